@@ -1,0 +1,48 @@
+# make demo   install into .venv and show what aioli does
+# make test   install into .venv with the development tools and run the tests
+# make lint   ruff and mypy --strict
+# make bench  print the speed of the core as JSON
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INPUTS := pyproject.toml constraints.txt
+
+.PHONY: demo test test-slow lint format bench docs clean
+
+demo: .venv/.installed
+	$(BIN)/aioli demo
+
+test: .venv/.dev
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: .venv/.dev
+	$(BIN)/python -m pytest
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/.installed
+	$(BIN)/python benchmarks/core.py
+
+docs: .venv/.installed
+	$(BIN)/python docs/generate.py
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.installed: .venv/bin/python $(INPUTS)
+	$(PIP) -e .
+	@touch $@
+
+.venv/.dev: .venv/bin/python $(INPUTS)
+	$(PIP) -e ".[dev]"
+	@touch $@ .venv/.installed
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -1,0 +1,45 @@
+"""The command line: one module per command, this one to find them and to turn errors into one line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from aioli import __version__
+from aioli.cli import demo, methods, simulate
+
+COMMANDS = (demo, simulate, methods)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    top = argparse.ArgumentParser(
+        prog="aioli",
+        description="Choose how much of each data group a language model should see, and feed it that mixture.",
+        epilog="`aioli COMMAND --help` shows examples.",
+    )
+    top.add_argument("--version", action="version", version=f"aioli {__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in COMMANDS:
+        module.add(commands)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; bad input is one line on stderr and exit code 2."""
+    options = parser().parse_args(arguments)
+    try:
+        code: int = options.run(options)
+        sys.stdout.flush()
+        return code
+    except ValueError as error:
+        print(f"aioli {options.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, such as `head`, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,48 @@
+"""The three components of Linear Mixing Optimization: laws × parameters (estimators) × solvers."""
+
+from aioli.lmo.direct import Direct
+from aioli.lmo.estimators import (
+    Estimate,
+    Estimator,
+    ExcessLoss,
+    GradientInner,
+    InterleavedSweep,
+    Round,
+    SkillGraph,
+    Task,
+)
+from aioli.lmo.laws import Law, LinearDynamic, LinearStatic, LogLinearDynamic, LogLinearStatic
+from aioli.lmo.pooled import PooledSweep
+from aioli.lmo.similarity import column_sums, scale, similarity, spearman
+from aioli.lmo.slopes import ScalingSlope, TimeAverage
+from aioli.lmo.solvers import EGD, BestOf, BestSimulated, Optimum
+from aioli.lmo.trees import Trees
+
+__all__ = [
+    "EGD",
+    "BestOf",
+    "BestSimulated",
+    "Direct",
+    "Estimate",
+    "Estimator",
+    "ExcessLoss",
+    "GradientInner",
+    "InterleavedSweep",
+    "Law",
+    "LinearDynamic",
+    "LinearStatic",
+    "LogLinearDynamic",
+    "LogLinearStatic",
+    "Optimum",
+    "PooledSweep",
+    "Round",
+    "ScalingSlope",
+    "SkillGraph",
+    "Task",
+    "TimeAverage",
+    "Trees",
+    "column_sums",
+    "scale",
+    "similarity",
+    "spearman",
+]

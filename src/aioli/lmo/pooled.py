@@ -1,0 +1,91 @@
+"""PooledSweep (ours, E33): what one round's sweep cannot tell from noise, the sweeps of all rounds together may.
+
+The summed loss drop of every interval is regressed on its proportions, all rounds at once: each round has its own
+level and drift in time, is scaled by its typical drop, and counts less the older it is. The regression comes with
+standard errors; contrasts between groups are shrunk by them (empirical Bayes), so that noise does not move p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from aioli.lmo.estimators import VAL, Estimate, InterleavedSweep, Round, Start, Task
+from aioli.protocol import Observation, Segment, State
+from aioli.simplex import Array
+
+
+@dataclass(frozen=True)
+class PooledSweep:
+    """One weighted regression over the intervals of all rounds so far."""
+
+    sweep: InterleavedSweep = field(default_factory=lambda: InterleavedSweep(order="mirrored"))
+    """The intervals that are trained."""
+    discount: float = 0.9
+    """Weight of a round relative to the one after it."""
+    shrink: bool = True
+    """Shrink contrasts by their standard errors; False takes the regression as it is."""
+    start: Start = field(default="always", init=False, repr=False)
+    needs: frozenset[str] = field(default=VAL, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.discount <= 1.0:
+            raise ValueError(f"discount={self.discount} must be above 0 and at most 1")
+        if self.sweep.diagonal:
+            raise ValueError("a pooled sweep estimates contrasts between groups; diagonal=True has none")
+
+    def begin(self, task: Task) -> State:
+        """The sums that the regression needs, which do not grow with the rounds."""
+        m, n = task.m, task.targets
+        return {"gram": np.zeros((m, m)), "cross": np.zeros((m, n)), "power": 0.0, "count": 0.0, "fixed": 0.0}
+
+    def probes(self, round: Round) -> list[Segment]:
+        """Those of the sweep."""
+        return self.sweep.probes(round)
+
+    def estimate(
+        self, state: State, round: Round, start: Array | None, log: Sequence[Observation]
+    ) -> tuple[State, Estimate]:
+        """Add this round to the regression and read off the shrunken contrasts."""
+        assert start is not None
+        weights = round.task.weights
+        _, Q, drop = self.sweep.drops(round, start, log)
+        typical = float(np.sqrt(np.mean((drop @ weights) ** 2))) or 1.0
+        K = len(Q)
+        clock = np.linspace(-1.0, 1.0, K) if K > 2 else np.zeros(K)
+        nuisance, _ = np.linalg.qr(np.stack([np.ones(K), clock], axis=1)[:, : 2 if K > 2 else 1])
+        Qc = Q - nuisance @ (nuisance.T @ Q)
+        Yc = (drop - nuisance @ (nuisance.T @ drop)) / typical
+        keep = self.discount
+        new = {
+            "gram": keep * np.asarray(state["gram"]) + Qc.T @ Qc,
+            "cross": keep * np.asarray(state["cross"]) + Qc.T @ Yc,
+            "power": keep * state["power"] + float(((Yc @ weights) ** 2).sum()),
+            "count": keep * state["count"] + float(K),
+            "fixed": keep * state["fixed"] + float(nuisance.shape[1]),
+        }
+        inverse = np.linalg.pinv(new["gram"], rcond=1e-9, hermitian=True)
+        contrasts = (inverse @ new["cross"]).T  # (n, m), each row sums to 0
+        theta = weights @ contrasts
+        free = new["count"] - new["fixed"] - (round.task.m - 1)
+        left = max(new["power"] - float(theta @ new["gram"] @ theta), 0.0)
+        A = typical * contrasts + drop.mean(0)[:, None]
+        if free <= 0:  # nothing left over to judge the noise by: do not move yet
+            return new, Estimate(A, pull=np.zeros(round.task.m))
+        V = left / free * inverse
+        pull = _shrink(theta, V) if self.shrink else theta
+        return new, Estimate(A, pull=pull, stderr=np.sqrt(np.maximum(np.diag(V), 0.0)))
+
+
+def _shrink(theta: Array, V: Array) -> Array:
+    """The posterior mean of contrasts theta ~ N(truth, V) under truth ~ N(0, tau²) with tau² from the data."""
+    m = theta.size
+    if m == 1:
+        return theta
+    tau2 = max(0.0, (float(theta @ theta) - float(np.trace(V))) / (m - 1))
+    if tau2 == 0.0:
+        return np.zeros(m)
+    shrunk = tau2 * np.linalg.solve(tau2 * np.eye(m) + V, theta)
+    return np.asarray(shrunk - shrunk.mean())

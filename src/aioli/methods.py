@@ -1,0 +1,452 @@
+"""Methods: each plans the runs it needs and ends with the run it recommends.
+
+A method is one function, decorated with its row of the paper's Table 1. It either returns the final run at once, or is
+a generator that yields stages (lists of runs), receives their results, and returns the final run. Settings are its
+keyword arguments. `docs/your-own-method.md` shows how to add one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from aioli.lmo import (
+    EGD,
+    BestOf,
+    BestSimulated,
+    Direct,
+    ExcessLoss,
+    GradientInner,
+    InterleavedSweep,
+    LinearStatic,
+    LogLinearStatic,
+    PooledSweep,
+    ScalingSlope,
+    SkillGraph,
+    TimeAverage,
+    Trees,
+)
+from aioli.policies import Bandit, Normalise, Online, RulePolicy, Rules, Static, Then
+from aioli.runs.spec import Problem, Result, Run
+from aioli.simplex import Array, uniform
+
+Plan = Generator[list[Run], list[Result], Run]
+Function = Callable[..., "Run | Plan"]
+Vector = Sequence[float] | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method's row in Table 1."""
+
+    law: str
+    parameters: str
+    solver: str
+    lmo: bool = True
+    """Whether the method is an instance of the framework."""
+
+
+_METHODS: dict[str, tuple[Function, Row]] = {}
+_SETTINGS: dict[str, list[str]] = {}
+
+
+def method(law: str, parameters: str, solver: str, lmo: bool = True) -> Callable[[Function], Function]:
+    """Register a function as a method; underscores in its name become hyphens."""
+
+    def add(function: Function) -> Function:
+        _METHODS[function.__name__.replace("_", "-")] = (function, Row(law, parameters, solver, lmo))
+        return function
+
+    return add
+
+
+def names() -> list[str]:
+    """All methods, in the order of the paper; `aioli+NAME` adds Aioli to any that is not Aioli."""
+    return list(_METHODS)
+
+
+def create(name: str, **settings: Any) -> Method:
+    """A method by name with its settings. For `aioli+NAME`, settings of NAME go in `base={…}`."""
+    plain = name.replace("_", "-").lower()
+    if plain.startswith("aioli+"):
+        base = create(plain.removeprefix("aioli+"), **settings.pop("base", {}))
+        if base.name.startswith("aioli"):
+            raise ValueError(f"{name!r}: aioli can be added to any method but itself")
+        _check_settings("aioli", settings)
+        return Method(plain, settings, base)
+    if plain not in _METHODS:
+        close = difflib.get_close_matches(plain, _METHODS, 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"there is no method {name!r}{hint} Known: {', '.join(_METHODS)}, and aioli+NAME")
+    _check_settings(plain, settings)
+    return Method(plain, settings)
+
+
+def _settings(name: str) -> list[str]:
+    """The settings that a method takes: its keyword arguments."""
+    if name in _SETTINGS:
+        return _SETTINGS[name]
+    parameters = inspect.signature(_METHODS[name][0]).parameters.values()
+    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+
+
+def _check_settings(name: str, settings: dict[str, Any]) -> None:
+    allowed = _settings(name)
+    for key in settings:
+        if key not in allowed:
+            close = difflib.get_close_matches(key, allowed, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"{name} has no setting {key!r}{hint} It has: {', '.join(allowed) or 'none'}")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method with its settings, ready to plan."""
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    base: Method | None = None
+    """For `aioli+NAME`: the method that Aioli adjusts."""
+
+    @property
+    def row(self) -> Row:
+        """Its row in Table 1."""
+        return _METHODS["aioli" if self.base is not None else self.name][1]
+
+    def plan(self, problem: Problem) -> Plan:
+        """Yields stages of runs, receives their results, returns the final run."""
+        if self.base is not None:
+            return (yield from _aioli_plus(problem, self.base, **self.settings))
+        planned = _METHODS[self.name][0](problem, **self.settings)
+        return planned if isinstance(planned, Run) else (yield from planned)
+
+    def policy(self, groups: int | Sequence[str], steps: int, **problem: Any) -> RulePolicy:
+        """The policy of a method that needs no extra runs, for use in a training loop."""
+        labels = tuple(f"group{j}" for j in range(groups)) if isinstance(groups, int) else tuple(groups)
+        plan = self.plan(Problem(labels, steps, **problem))
+        try:
+            stage = next(plan)
+        except StopIteration as end:
+            run: Run = end.value
+            return run.policy()
+        raise ValueError(
+            f"{self.name} needs extra runs before the final one ({len(stage)} in its first stage), so it cannot drive "
+            "a loop by itself; run its plan first, or use a method without extra runs such as aioli"
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A method carried out: its final run and result, and every extra run it took."""
+
+    final: Run
+    result: Result
+    extra: tuple[Run, ...]
+    extra_results: tuple[Result, ...]
+
+    @property
+    def extra_runs(self) -> int:
+        """Counted, never typed."""
+        return len({run.key for run in self.extra})
+
+
+def conduct(method: Method, problem: Problem, train: Callable[[list[Run]], list[Result]]) -> Outcome:
+    """Carry out a method, with `train` doing the runs of a stage."""
+    plan = method.plan(problem)
+    extra: list[Run] = []
+    results: list[Result] = []
+    try:
+        stage = next(plan)
+        while True:
+            done = train(stage)
+            extra += stage
+            results += done
+            stage = plan.send(done)
+    except StopIteration as end:
+        final: Run = end.value
+    return Outcome(final, train([final])[0], tuple(extra), tuple(results))
+
+
+# ---------------------------------------------------------------- without extra runs
+
+
+@method("–", "–", "uniform")
+def stratified(problem: Problem) -> Run:
+    """The same share of every group."""
+    return problem.final_static(uniform(problem.m))
+
+
+@method("–", "–", "in proportion to size")
+def proportional(problem: Problem) -> Run:
+    """Every group in proportion to how much there is of it."""
+    return problem.final_static(problem.natural)
+
+
+# ---------------------------------------------------------------- offline: sweep, fit, solve
+
+
+def _swept(problem: Problem, runs: int, alpha: float) -> Generator[list[Run], list[Result], tuple[Array, Array]]:
+    """One sweep of static runs: mixtures (runs, m) and final losses (runs, n). All offline methods share it."""
+    points = problem.sweep(runs, alpha)
+    steps = problem.extra_steps(len(points))
+    results = yield [problem.static(p, steps, seed) for p, seed in points]
+    return np.stack([p for p, _ in points]), np.stack([r.val_loss for r in results])
+
+
+@method("–", "losses of the sweep", "best seen")
+def grid_search(problem: Problem, *, runs: int = 10, alpha: float = 1.0) -> Plan:
+    """Try a sweep of mixtures and keep the best."""
+    P, L = yield from _swept(problem, runs, alpha)
+    return problem.final_static(BestOf(problem.target_weights).solve(P, L).proportions)
+
+
+@method("log-linear static", "fit from ≥ m+1 runs", "Direct")
+def dml(
+    problem: Problem,
+    *,
+    runs: int = 10,
+    alpha: float = 1.0,
+    huber: float | None = None,
+    ridge: float = 0.0,
+    floors: Vector = None,
+    caps: Vector = None,
+) -> Plan:
+    """Data Mixing Laws: fit the log-linear law to a sweep and take its optimum."""
+    direct = Direct(problem.target_weights, _bounds(floors), _bounds(caps))
+    if ridge == 0 and problem.m > 1 and runs <= problem.m:
+        raise ValueError(
+            f"dml needs at least m+1={problem.m + 1} runs for {problem.m} groups, not {runs}; set runs or ridge"
+        )
+    P, L = yield from _swept(problem, runs, alpha)
+    return problem.final_static(direct.solve(LogLinearStatic(ridge, huber).fit(P, L)).proportions)
+
+
+@method("boosted trees", "fit from many runs", "best simulated", lmo=False)
+def regmix(
+    problem: Problem,
+    *,
+    runs: int = 10,
+    alpha: float = 1.0,
+    candidates: int = 100_000,
+    top: int = 100,
+    trees: int = 200,
+) -> Plan:
+    """RegMix with LightGBM: fit trees to a sweep and average the best simulated mixtures."""
+    P, L = yield from _swept(problem, runs, alpha)
+    law = Trees(trees=trees).fit(P, L)
+    best = BestSimulated(candidates, top, seed=problem.seed, target_weights=problem.target_weights)
+    return problem.final_static(best.solve(law.predict, problem.m).proportions)
+
+
+@method("linear static", "fit from ≥ m runs", "best simulated")
+def regmix_linear(
+    problem: Problem,
+    *,
+    runs: int = 10,
+    alpha: float = 1.0,
+    candidates: int = 100_000,
+    top: int = 100,
+    ridge: float = 0.0,
+) -> Plan:
+    """RegMix with a linear law."""
+    if ridge == 0 and problem.m > runs:
+        raise ValueError(f"regmix-linear needs at least m={problem.m} runs, not {runs}; set runs or ridge")
+    P, L = yield from _swept(problem, runs, alpha)
+    law = LinearStatic(ridge).fit(P, L)
+    best = BestSimulated(candidates, top, seed=problem.seed, target_weights=problem.target_weights)
+    return problem.final_static(best.solve(law.predict, problem.m).proportions)
+
+
+# ---------------------------------------------------------------- online, from extra runs
+
+
+@method("linear dynamic", "L_val × skill graph of m runs", "EGD (window)")
+def skill_it(problem: Problem, *, rounds: int = 10, eta: float = 0.2, window: int = 3) -> Plan:
+    """Skill-It: learn from m one-hot runs how groups help each other, then follow the losses (E12, E13)."""
+    egd = EGD(eta, "window", window=window)
+    steps = problem.extra_steps(problem.m)
+    results = yield [problem.static(one_hot, steps) for one_hot in np.eye(problem.m)]
+    before, after = (np.stack([getattr(r, name) for r in results]) for name in ("start_loss", "val_loss"))
+    graph = SkillGraph(SkillGraph.learn(before, after))
+    return problem.final(Online(graph, egd, min(rounds, problem.steps)))
+
+
+@method("linear dynamic, diagonal A", "excess loss over a reference", "EGD, then its mean")
+def doremi(
+    problem: Problem, *, eta: float = 0.01, smoothing: float = 1e-3, clip: Literal["group", "token"] = "group"
+) -> Plan:
+    """DoReMi: a proxy run weights the groups it lags behind a reference in; its mean mixture is used (E14-E16)."""
+    rules = Online(ExcessLoss(clip), EGD(eta, smoothing=smoothing), "every step")
+    steps = problem.extra_steps(2)
+    reference = problem.static(uniform(problem.m), steps)
+    yield [reference]
+    results = yield [problem.run(rules, steps, reference)]
+    return problem.final_static(results[0].mean_proportions)
+
+
+@method("linear dynamic", "⟨∇L_val, ∇L_train⟩", "EGD, then its mean")
+def doge(
+    problem: Problem,
+    *,
+    eta: float = 0.01,
+    smoothing: float = 0.0,
+    rule: Literal["paper", "normalised"] = "paper",
+    r: float | None = None,
+) -> Plan:
+    """DoGE: a proxy run follows the gradients; its mean mixture is used (E17, E18)."""
+    rules = Online(GradientInner(rule, r), EGD(eta, smoothing=smoothing), "every step")
+    results = yield [problem.run(rules, problem.extra_steps(1))]
+    return problem.final_static(results[0].mean_proportions)
+
+
+# ---------------------------------------------------------------- online, without extra runs
+
+
+@method("–", "losses as rewards", "EXP3 bandit", lmo=False)
+def odm(problem: Problem, *, alpha: float = 0.9) -> Run:
+    """Online Data Mixing: a bandit picks one group per batch (E19)."""
+    return problem.final(Bandit(alpha))
+
+
+@method("linear dynamic, diagonal A", "scaling-law slopes × credit", "time average")
+def ado(
+    problem: Problem,
+    *,
+    rounds: int = 100,
+    s: float = 0.5,
+    gamma: float = 0.1,
+    floor: float = 0.01,
+    warmup: float = 0.1,
+    prior: Literal["uniform", "natural"] = "uniform",
+) -> Run:
+    """ADO: groups whose loss is still falling get more (E21)."""
+    p0 = tuple(problem.natural.tolist()) if prior == "natural" else None
+    rules = Online(ScalingSlope(s, warmup=warmup), TimeAverage(gamma, floor), min(rounds, problem.steps), p0=p0)
+    return problem.final(rules)
+
+
+def _bounds(values: Vector) -> tuple[float, ...] | None:
+    return None if values is None else tuple(float(v) for v in values)
+
+
+def _memory(gamma: float | None) -> dict[str, Any]:
+    return {"memory": "sum"} if gamma is None else {"memory": "ema", "gamma": gamma}
+
+
+def _after(problem: Problem, rules: Rules, p_init: ArrayLike | None, S_init: int) -> Run:
+    """`rules`, after S_init steps of p_init where there are any (Alg. 1, line 2)."""
+    if S_init == 0 and p_init is None:
+        return problem.final(rules)
+    first = Static(tuple(np.asarray(uniform(problem.m) if p_init is None else p_init, dtype=np.float64).tolist()))
+    run = problem.final(Then(first, S_init, rules))
+    run.policy()
+    return run
+
+
+@method("linear dynamic", "fit from the history of L_val and p", "EGD")
+def aioli(
+    problem: Problem,
+    *,
+    rounds: int | None = None,
+    k: int | None = None,
+    eps: float = 0.75,
+    delta: float | None = None,
+    eta: float = 0.2,
+    gamma: float | None = None,
+    order: Literal["shuffle", "blocks", "mirrored"] = "shuffle",
+    around: Literal["uniform", "current"] = "uniform",
+    fit: Literal["realised", "requested"] = "realised",
+    diagonal: bool = False,
+    normalise: Normalise = "shift-sum",
+    floors: Vector = None,
+    caps: Vector = None,
+    p_init: Vector = None,
+    S_init: int = 0,
+) -> Run:
+    """Aioli (Alg. 1): estimate A^t by interleaved sweeps inside the run, and step by EGD."""
+    sweep = InterleavedSweep(k, eps, delta, order, around, fit, diagonal)
+    egd = EGD(eta, **_memory(gamma), floors=_bounds(floors), caps=_bounds(caps))
+    return _after(problem, Online(sweep, egd, rounds, normalise), p_init, S_init)
+
+
+def _variant(name: str, row: Row, fixed: dict[str, Any], **defaults: Any) -> None:
+    """Register Aioli with some settings fixed and others defaulted differently."""
+
+    def planned(problem: Problem, **settings: Any) -> Run:
+        return _aioli(problem, **{**defaults, **settings, **fixed})
+
+    _METHODS[name] = (planned, row)
+    _SETTINGS[name] = [key for key in _settings("aioli") if key not in fixed]
+
+
+# The ablation with T = 1: A is learned once, at the start (E10).
+_variant("aioli-static", Row("linear static", "fit once, at the start", "EGD, one step"), {"rounds": 1})
+# The ablation without effects between groups (E10).
+_variant(
+    "aioli-diagonal",
+    Row("linear dynamic, diagonal A", "fit from the history of L_val and p", "EGD"),
+    {"diagonal": True},
+)
+# Towards targets that are not trained on, with the step size of the paper's experiment (E11).
+_variant("aioli-ood", Row("linear dynamic, A is n × m", "fit from the history of L_val and p", "EGD"), {}, eta=0.8)
+
+
+@method("linear dynamic", "regression over all rounds, shrunken", "EGD from p⁰")
+def aioli_pooled(
+    problem: Problem,
+    *,
+    rounds: int | None = None,
+    k: int | None = None,
+    eps: float = 0.75,
+    delta: float | None = None,
+    eta: float = 3.0,
+    gamma: float = 0.0,
+    discount: float = 0.9,
+    shrink: bool = True,
+    around: Literal["uniform", "current"] = "uniform",
+    floors: Vector = None,
+    caps: Vector = None,
+    p_init: Vector = None,
+    S_init: int = 0,
+) -> Run:
+    """Ours: one regression over the sweeps of all rounds; contrasts within their noise do not move p (E33)."""
+    sweep = PooledSweep(InterleavedSweep(k, eps, delta, "mirrored", around), discount, shrink)
+    egd = EGD(eta, **_memory(gamma), floors=_bounds(floors), caps=_bounds(caps))
+    return _after(problem, Online(sweep, egd, rounds), p_init, S_init)
+
+
+def _aioli(problem: Problem, **settings: Any) -> Run:
+    planned = aioli(problem, **settings)
+    assert isinstance(planned, Run)
+    return planned
+
+
+def _aioli_plus(problem: Problem, base: Method, *, S_init: int | None = None, **settings: Any) -> Plan:
+    """Aioli + any method: the method's own policy as a run of S_init steps, then Aioli from uniform (E3).
+
+    S_init defaults to the length of the method's runs in the restricted setting: half the steps over its extra runs,
+    or S/20 for a method that needs none.
+    """
+    plan = base.plan(problem)
+    count = 0
+    try:
+        stage = next(plan)
+        while True:
+            count += len(stage)
+            stage = plan.send((yield stage))
+    except StopIteration as end:
+        final: Run = end.value
+    if S_init is None:
+        S_init = max(1, problem.steps // (2 * count if count else 20))
+    first = final.rules
+    if isinstance(first, Online) and isinstance(first.rounds, int):
+        first = replace(first, rounds=max(1, min(first.rounds, S_init)))
+    run = problem.final(Then(first, S_init, _aioli(problem, **settings).rules))
+    run.policy()
+    return run

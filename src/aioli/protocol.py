@@ -1,0 +1,284 @@
+"""The ask/tell protocol between a policy, which chooses mixtures, and a trainer, which trains on them.
+
+    Policy  --ask-->  Segment      p, a number of steps, what to observe
+    Trainer --tell->  Observation  tokens consumed per group, and the observed values
+
+`drive` runs a policy on a trainer that can be called; `Cursor` is the same turned inside out, for a training loop
+that cannot. Inside a segment the proportions are fixed and its length is known, so prefetching inside it is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from aioli.simplex import Array, as_mixture, as_weights
+
+Weighting = Literal["sample", "loss"]
+State = dict[str, Any]
+
+WEIGHTINGS: frozenset[str] = frozenset({"sample", "loss"})
+
+KINDS: dict[str, str] = {
+    "val_loss": "(n,) validation loss of each target after the segment",
+    "train_loss": "(m,) mean training loss of each group over the segment, NaN where a group was absent",
+    "excess_loss": "(m,) training loss minus the reference model's on the same batches, NaN where a group was absent",
+    "token_excess_loss": "(m,) mean over tokens of max(excess, 0), NaN where a group was absent",
+    "grad_inner": "(n, m) inner products of validation and training gradients, or (m,) their sum over targets",
+    "grad_norm": "(m,) norm of each group's training gradient",
+    "lr": "() the learning rate in force at the end of the segment",
+}
+"""Everything a trainer may be asked to observe, with shapes for n targets and m groups."""
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return a is not None and b is not None and np.array_equal(a, b, equal_nan=True)
+    return bool(a == b)
+
+
+@dataclass(frozen=True, eq=False)
+class Segment:
+    """A stretch of training with one mixture: what a policy asks for."""
+
+    proportions: Array
+    """The mixture, (m,). With `weighting="loss"` it weights the groups' losses and batches are drawn uniformly."""
+    steps: int
+    """Optimizer steps (E31). 0 means: train nothing, only observe."""
+    observe: frozenset[str] = frozenset()
+    """The kinds (`KINDS`) to observe during or at the end of the segment."""
+    weighting: Weighting = "sample"
+    """`sample`: draw batches from the mixture. `loss`: draw uniformly and weight each group's loss by its share."""
+    tag: str = ""
+    """What the segment is for, for the journal: `train`, `look`, `sweep 3`…"""
+    target_weights: Array | None = None
+    """How much each target counts when `grad_inner` is summed over targets; None means equally."""
+    val_share: float | None = None
+    """The share of the batch that `grad_inner` may spend on validation data (E18)."""
+
+    def __post_init__(self) -> None:
+        p = as_mixture(self.proportions)
+        p.setflags(write=False)
+        object.__setattr__(self, "proportions", p)
+        if self.steps < 0:
+            raise ValueError(f"steps={self.steps} is negative")
+        observe = frozenset(self.observe)
+        object.__setattr__(self, "observe", observe)
+        if not observe <= KINDS.keys():
+            unknown = sorted(observe - KINDS.keys())
+            raise ValueError(f"cannot observe {', '.join(unknown)}; known kinds are {', '.join(KINDS)}")
+        if self.weighting not in WEIGHTINGS:
+            raise ValueError(f"weighting={self.weighting!r} is not one of 'sample', 'loss'")
+        if self.target_weights is not None:
+            w = as_weights(self.target_weights, len(self.target_weights))
+            w.setflags(write=False)
+            object.__setattr__(self, "target_weights", w)
+        if self.val_share is not None and not 0.0 < self.val_share < 1.0:
+            raise ValueError(f"val_share={self.val_share} is not a share of the batch; use 0 < val_share < 1")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Segment) and all(_same(v, vars(other)[k]) for k, v in vars(self).items())
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """What a trainer saw while it trained a segment: what it tells the policy."""
+
+    tokens: Array
+    """Tokens consumed from each group in this segment, (m,); all zero for a segment of 0 steps."""
+    val_loss: Array | None = None
+    train_loss: Array | None = None
+    excess_loss: Array | None = None
+    token_excess_loss: Array | None = None
+    grad_inner: Array | None = None
+    grad_norm: Array | None = None
+    lr: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and name != "lr":
+                object.__setattr__(self, name, np.asarray(value, dtype=np.float64))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Observation) and all(_same(v, vars(other)[k]) for k, v in vars(self).items())
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Chooses the mixture of one training run."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The kinds it will ask a trainer to observe."""
+        ...
+
+    def ask(self) -> Segment | None:
+        """The next segment, the same one until `tell`; None when the run is over."""
+        ...
+
+    def tell(self, observation: Observation) -> None:
+        """What came of the segment asked for. A refused observation raises ValueError and changes nothing."""
+        ...
+
+    def state_dict(self) -> State:
+        """Everything that decides what follows, as plain JSON."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a `state_dict`."""
+        ...
+
+
+class Trainer(Protocol):
+    """Trains segments: our engine, the simulator, or a user's."""
+
+    @property
+    def supports(self) -> frozenset[str]:
+        """The kinds it can observe. It may have `weightings`, the subset of {sample, loss} it can do."""
+        ...
+
+    def advance(self, segment: Segment) -> Observation:
+        """Train the segment and observe what it asks for."""
+        ...
+
+
+def check_supported(policy: Policy, supports: Iterable[str], weightings: Iterable[str] = WEIGHTINGS) -> None:
+    """Refuse, by name, a policy that needs what a trainer cannot give."""
+    missing = sorted(policy.needs - frozenset(supports))
+    if missing:
+        what = "; ".join(f"{kind}: {KINDS[kind]}" for kind in missing)
+        raise ValueError(f"this policy needs {', '.join(missing)}, which the trainer cannot observe ({what})")
+    lacking = sorted(frozenset(getattr(policy, "weightings", {"sample"})) - frozenset(weightings))
+    if lacking:
+        raise ValueError(
+            f"this policy needs weighting={lacking[0]!r} (batches drawn uniformly, each group's loss multiplied by its "
+            "share), which the trainer cannot do; a method that only samples, such as aioli, can run here"
+        )
+
+
+Record = Callable[[Segment, Observation], None]
+
+
+def drive(policy: Policy, trainer: Trainer, record: Record | None = None) -> None:
+    """Run `policy` to its end on `trainer`; `record` sees every segment with its observation, after the policy did."""
+    check_supported(policy, trainer.supports, getattr(trainer, "weightings", WEIGHTINGS))
+    while (segment := policy.ask()) is not None:
+        observation = trainer.advance(segment)
+        policy.tell(observation)
+        if record is not None:
+            record(segment, observation)
+
+
+@dataclass
+class Cursor:
+    """A policy inside a training loop that is not ours.
+
+    cursor = Cursor(policy, {"val_loss": lambda: evaluate(model)})
+    while not cursor.done:
+        batch = draw(cursor.proportions)      # changes only between segments
+        tokens = train_one_step(batch)
+        cursor.step(tokens)                   # tokens per group; left out: as requested
+    """
+
+    policy: Policy
+    observe: Mapping[str, Callable[[], ArrayLike]] = field(default_factory=dict)
+    """For each kind the policy needs, a function that measures it now."""
+    fed: Iterable[str] = ()
+    """Kinds that the loop passes to `step` instead, such as `train_loss`; averaged over the steps with that group."""
+    weightings: Iterable[str] = ("sample",)
+    """Add "loss" if the loop multiplies each group's loss by its share when `segment.weighting` says so."""
+
+    def __post_init__(self) -> None:
+        self.fed = frozenset(self.fed)
+        unknown = sorted((self.fed | self.observe.keys()) - KINDS.keys())
+        if unknown:
+            raise ValueError(f"cannot observe {', '.join(unknown)}; known kinds are {', '.join(KINDS)}")
+        check_supported(self.policy, self.fed | self.observe.keys(), self.weightings)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._steps = 0
+        self._tokens: Array | None = None
+        self._sums: dict[str, Array] = {}
+        self._seen: dict[str, Array] = {}
+
+    @property
+    def segment(self) -> Segment | None:
+        """The segment being trained; observations that need no step are made on the way. None when all is done."""
+        while (segment := self.policy.ask()) is not None and self._steps == segment.steps:
+            tokens = self._tokens if self._tokens is not None else np.zeros(segment.proportions.size)
+            self.policy.tell(Observation(tokens, **self._measure(segment)))
+            self._clear()
+        return segment
+
+    @property
+    def done(self) -> bool:
+        """Whether the policy's steps are used up."""
+        return self.segment is None
+
+    @property
+    def proportions(self) -> Array:
+        """The mixture for the next batch."""
+        return self._current().proportions
+
+    @property
+    def remaining(self) -> int:
+        """Steps left in this segment: as far as a loader may prefetch."""
+        return self._current().steps - self._steps
+
+    def step(self, tokens: ArrayLike | None = None, **values: ArrayLike) -> None:
+        """Say that one optimizer step was done: tokens used per group, and the values declared as `fed`."""
+        segment = self._current()
+        m = segment.proportions.size
+        used = segment.proportions.copy() if tokens is None else np.asarray(tokens, dtype=np.float64)
+        if used.shape != (m,) or not np.isfinite(used).all() or (used < 0).any():
+            raise ValueError(f"tokens={used.tolist()} must be {m} finite numbers, one per group, not negative")
+        missing = sorted((segment.observe & frozenset(self.fed)) - values.keys())
+        if missing:
+            raise ValueError(f"step() was not given {', '.join(missing)}, which was declared as fed and is asked for")
+        fed = {k: np.asarray(values[k], dtype=np.float64) for k in segment.observe & frozenset(self.fed)}
+        for kind, value in fed.items():
+            weight = (used > 0).astype(np.float64) if value.shape == (m,) else np.ones(value.shape)
+            self._sums[kind] = self._sums.get(kind, 0.0) + np.where(weight > 0, value, 0.0)
+            self._seen[kind] = self._seen.get(kind, 0.0) + weight
+        self._tokens = used if self._tokens is None else self._tokens + used
+        self._steps += 1
+        _ = self.segment
+
+    def _current(self) -> Segment:
+        segment = self.segment
+        if segment is None:
+            raise ValueError("the policy's steps are used up; check cursor.done before training another step")
+        return segment
+
+    def _measure(self, segment: Segment) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for kind in segment.observe:
+            if kind in self.observe:
+                values[kind] = self.observe[kind]()
+            elif kind in self._sums:
+                with np.errstate(invalid="ignore"):
+                    values[kind] = self._sums[kind] / self._seen[kind]
+        return values
+
+    def state_dict(self) -> State:
+        """The policy's state and the progress inside the segment, as plain JSON."""
+        return {
+            "policy": self.policy.state_dict(),
+            "steps": self._steps,
+            "tokens": None if self._tokens is None else self._tokens.tolist(),
+            "sums": {k: v.tolist() for k, v in self._sums.items()},
+            "seen": {k: v.tolist() for k, v in self._seen.items()},
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Go on from a `state_dict`, also in the middle of a segment."""
+        self.policy.load_state_dict(state["policy"])
+        self._steps = int(state["steps"])
+        self._tokens = None if state["tokens"] is None else np.asarray(state["tokens"], dtype=np.float64)
+        self._sums = {k: np.asarray(v, dtype=np.float64) for k, v in state["sums"].items()}
+        self._seen = {k: np.asarray(v, dtype=np.float64) for k, v in state["seen"].items()}

@@ -1,0 +1,170 @@
+"""Problem, Run, Result: what a method is asked, what it wants trained, and what came of it.
+
+A `Run` is frozen data with a content hash, so that equal runs are recognised however they were asked for: grid search,
+DML and RegMix share one sweep, and DoReMi's full-length reference is the stratified run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from aioli.config import content_hash, to_config
+from aioli.lmo.estimators import Task
+from aioli.policies import RulePolicy, Rules, Static
+from aioli.simplex import Array, as_mixture, dirichlet_cover, uniform
+
+BUDGETS: dict[str, float] = {"unrestricted": 10.0, "restricted": 0.5}
+"""Extra training a method may use to learn its proportions, in units of the final run's steps (Section 6, E27)."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run: the rules that drive it, its task, and the runs it stands on."""
+
+    rules: Rules
+    task: Task
+    reference: Run | None = None
+    """The run whose final model gives the reference losses (DoReMi)."""
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The run as plain JSON."""
+        task = {"m": self.task.m, "n": self.task.n, "steps": self.task.steps, "seed": self.task.seed}
+        weights = None if self.task.target_weights is None else list(self.task.target_weights)
+        reference = None if self.reference is None else self.reference.key
+        return {"rules": to_config(self.rules), "task": {**task, "target_weights": weights}, "reference": reference}
+
+    @cached_property
+    def key(self) -> str:
+        """SHA-256 of the run's content."""
+        return content_hash(self.config)
+
+    def policy(self) -> RulePolicy:
+        """A fresh policy that drives this run."""
+        return RulePolicy(self.rules, self.task)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a finished run tells the method that planned it."""
+
+    val_loss: Array
+    """Validation loss of each target at the end, (n,)."""
+    start_loss: Array
+    """Validation loss of each target before the first step, (n,)."""
+    mean_proportions: Array
+    """The mean over steps of the mixture that was asked for, (m,)."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            array = np.asarray(value, dtype=np.float64)
+            if array.ndim != 1 or not np.isfinite(array).all():
+                raise ValueError(f"a run ended with {name}={array.tolist()}, which is not a finite vector")
+            object.__setattr__(self, name, array)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be mixed, for how long, judged by what, and at what extra cost."""
+
+    groups: tuple[str, ...]
+    steps: int
+    """S: optimizer steps of the final run."""
+    targets: tuple[str, ...] | None = None
+    """What the model is judged on; None: the groups themselves."""
+    seed: int = 0
+    budget: str | float = "unrestricted"
+    """`unrestricted`, `restricted`, or the extra steps allowed as a multiple of `steps`."""
+    target_weights: tuple[float, ...] | None = None
+    sizes: tuple[float, ...] | None = None
+    """How much there is of each group (tokens); needed by `proportional`."""
+
+    def __post_init__(self) -> None:
+        for name in ("groups", "targets"):
+            names = getattr(self, name)
+            if names is not None:
+                if isinstance(names, str):
+                    raise ValueError(f"{name}={names!r} must be a list of names")
+                object.__setattr__(self, name, tuple(names))
+                if len(set(names)) != len(names):
+                    raise ValueError(f"{name} {list(names)} are not distinct")
+        _ = self.task(self.steps)
+        if isinstance(self.budget, str) and self.budget not in BUDGETS:
+            raise ValueError(f"budget={self.budget!r} is not one of {', '.join(BUDGETS)}, nor a number of runs")
+        if not isinstance(self.budget, str) and not self.budget > 0:
+            raise ValueError(f"budget={self.budget} must be positive")
+        if self.sizes is not None and (
+            len(self.sizes) != self.m or not min(self.sizes) >= 0 or not sum(self.sizes) > 0
+        ):
+            raise ValueError(f"sizes={list(self.sizes)} must be {self.m} numbers, not negative and not all zero")
+
+    @property
+    def m(self) -> int:
+        """Number of groups."""
+        return len(self.groups)
+
+    @property
+    def n(self) -> int:
+        """Number of targets."""
+        return self.m if self.targets is None else len(self.targets)
+
+    @property
+    def natural(self) -> Array:
+        """The groups in proportion to their sizes."""
+        if self.sizes is None:
+            raise ValueError("the groups' sizes are not known; give sizes=(tokens of each group)")
+        sizes = np.array(self.sizes, dtype=np.float64)
+        return as_mixture(sizes / sizes.sum())
+
+    def task(self, steps: int, seed: int | None = None) -> Task:
+        """The task of one run."""
+        return Task(self.m, steps, self.n, self.seed if seed is None else seed, self.target_weights)
+
+    def extra_steps(self, runs: int) -> int:
+        """How long each of so many extra runs may be: never longer than the final run (E27)."""
+        allowed = BUDGETS[self.budget] if isinstance(self.budget, str) else float(self.budget)
+        steps = min(self.steps, int(allowed * self.steps / runs + 1e-9))
+        if steps < 1:
+            raise ValueError(f"a budget of {allowed}·{self.steps} extra steps leaves none for each of {runs} runs")
+        return steps
+
+    def run(self, rules: Rules, steps: int, reference: Run | None = None, seed: int | None = None) -> Run:
+        """An extra run."""
+        return Run(rules, self.task(steps, seed), reference)
+
+    def static(self, p: ArrayLike, steps: int, seed: int | None = None) -> Run:
+        """An extra run with one mixture."""
+        return self.run(_static(p), steps, seed=seed)
+
+    def final(self, rules: Rules) -> Run:
+        """The run that the method is for."""
+        return Run(rules, self.task(self.steps))
+
+    def final_static(self, p: ArrayLike) -> Run:
+        """The final run with one mixture."""
+        return self.final(_static(p))
+
+    def sweep(self, runs: int, alpha: float) -> list[tuple[Array, int]]:
+        """Mixtures to try, each with the seed to try it with.
+
+        Two groups: the paper's grid 0.1 … 0.9 and, for its tenth run, the centre again with another seed. More groups:
+        a Dirichlet cover.
+        """
+        if runs < 1:
+            raise ValueError(f"runs={runs} must be at least 1")
+        if self.m == 1:
+            return [(uniform(1), self.seed)]
+        if self.m > 2:
+            return [(p, self.seed) for p in dirichlet_cover(self.m, runs, alpha, self.seed)]
+        points = 9 if runs == 10 else runs
+        grid = [np.array([i / (points + 1), 1.0 - i / (points + 1)]) for i in range(1, points + 1)]
+        return [(p, self.seed) for p in grid] + [(uniform(2), self.seed + 1)] * (runs - points)
+
+
+def _static(p: ArrayLike) -> Static:
+    return Static(tuple(np.asarray(p, dtype=np.float64).tolist()))
