@@ -36,6 +36,8 @@ def to_plain(value: Any) -> Any:
         return sorted(to_plain(v) for v in value)
     if isinstance(value, (list, tuple)):
         return [to_plain(v) for v in value]
+    if dataclasses.is_dataclass(value):
+        return {k: to_plain(v) for k, v in vars(value).items() if v is not None}
     return value
 
 

@@ -12,6 +12,7 @@ nothing, and the state is plain JSON that can be dumped and reloaded between any
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -34,9 +35,10 @@ from aioli.lmo.pooled import PooledSweep
 from aioli.lmo.slopes import ScalingSlope, TimeAverage
 from aioli.lmo.solvers import EGD
 from aioli.protocol import Observation, Segment, State
-from aioli.simplex import Array, as_mixture, smoothed_one_hot, uniform
+from aioli.simplex import Array, as_mixture, uniform
 
 Normalise = Literal["shift-sum", "l1", "none"]
+TRAIN = frozenset({"train_loss"})
 
 for _cls in (EGD, TimeAverage, InterleavedSweep, PooledSweep, SkillGraph, ExcessLoss, GradientInner, ScalingSlope):
     register(_cls)
@@ -95,7 +97,7 @@ def check_observation(segment: Segment, observation: Observation, m: int, n: int
         allowed = shapes.get(kind, ((m,),))
         if np.shape(value) not in allowed:
             raise ValueError(f"{kind} has shape {np.shape(value)}, expected {' or '.join(map(str, allowed))}")
-        if math.isfinite(float(np.sum(value))):
+        if math.isfinite(value if kind == "lr" else value.sum()):
             continue
         finite = np.isfinite(value)
         if kind in {"train_loss", "excess_loss", "token_excess_loss"}:
@@ -328,8 +330,7 @@ class Online:
         probes = self._probes(state, round)
         if state["index"] >= len(probes):
             return self._close(task, state, observation.val_loss)
-        kept = {k: v for k, v in vars(observation).items() if k == "tokens" or k in segment.observe}
-        new = {**state, "log": [*state["log"], kept], "index": state["index"] + 1}
+        new = {**state, "log": [*state["log"], observation], "index": state["index"] + 1}
         if new["index"] < len(probes):
             return new
         new = self._update(task, round, new)
@@ -349,7 +350,7 @@ class Online:
 
     def _update(self, task: Task, round: Round, state: State) -> State:
         """LearnParams and the solver's step: A^t, then p^t."""
-        log = [Observation(**entry) for entry in state["log"]]
+        log = [entry if isinstance(entry, Observation) else Observation(**entry) for entry in state["log"]]
         start = None if state["start"] is None else np.asarray(state["start"], dtype=np.float64)
         remembered, estimate = self.estimator.estimate(state["estimator"], round, start, log)
         pull = estimate.pull if estimate.pull is not None else self.pull(task, estimate)
@@ -395,7 +396,7 @@ class Bandit:
             raise ValueError(f"alpha={self.alpha} must be at least 0 and below 1")
 
     def needs(self, task: Task) -> frozenset[str]:
-        return frozenset({"train_loss"})
+        return TRAIN
 
     def weightings(self) -> frozenset[str]:
         return frozenset({"sample"})
@@ -410,15 +411,18 @@ class Bandit:
 
     def arm(self, task: Task, state: State) -> int:
         """The group of batch t, a function of (seed, t) and p alone."""
-        draw = np.random.default_rng([task.seed, int(state["t"])]).random()
+        digest = hashlib.blake2b(f"{task.seed}:{state['t']}".encode(), digest_size=8).digest()
+        draw = int.from_bytes(digest, "big") / 2**64
         p = np.asarray(state["p"], dtype=np.float64)
-        return min(int(np.searchsorted(np.cumsum(p), draw, side="right")), task.m - 1)
+        return min(int(p.cumsum().searchsorted(draw, side="right")), task.m - 1)
 
     def segment(self, task: Task, state: State) -> Segment | None:
         if state["t"] > task.steps:
             return None
         arm = self.arm(task, state)
-        return Segment(smoothed_one_hot(task.m, 0.0)[arm], 1, frozenset({"train_loss"}), tag=f"arm {arm}")
+        only = np.zeros(task.m)
+        only[arm] = 1.0
+        return Segment(only, 1, TRAIN, tag=f"arm {arm}")
 
     def advance(self, task: Task, state: State, segment: Segment, observation: Observation) -> State:
         assert observation.train_loss is not None

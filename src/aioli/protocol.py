@@ -101,7 +101,7 @@ class Observation:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value is not None and name != "lr":
-                object.__setattr__(self, name, np.asarray(value, dtype=np.float64))
+                object.__setattr__(self, name, np.array(value, dtype=np.float64))  # a copy: loops reuse buffers
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Observation) and all(_same(v, vars(other)[k]) for k, v in vars(self).items())

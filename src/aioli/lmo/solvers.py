@@ -6,6 +6,7 @@ made; `BestSimulated` the best of many predicted mixtures. `Direct`, the exact o
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ class EGD:
         origin = np.asarray(state["origin"], dtype=np.float64)
         g = np.asarray(pull, dtype=np.float64)
         m = origin.size
-        if g.shape != (m,) or not np.isfinite(g).all():
+        if g.shape != (m,) or not (math.isfinite(g.sum()) or np.isfinite(g).all()):
             raise ValueError(f"pull={g.tolist()} must be {m} finite numbers, one per group")
         pulls = state["pulls"]
         if self.memory == "sum":

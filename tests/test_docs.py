@@ -1,0 +1,54 @@
+"""Every code block in the README and the docs runs; every shown command output is current; links lead somewhere."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.fixture(autouse=True)
+def forget_methods():
+    from aioli import methods
+
+    before = dict(methods._METHODS)
+    yield
+    methods._METHODS.clear()
+    methods._METHODS.update(before)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_blocks_run(page):
+    """The blocks of a page run one after the other, with stand-ins for what the README's reader has."""
+    model = {"losses": np.array([3.0, 3.5, 4.0])}
+
+    def train_one_step(model, proportions):
+        model["losses"] = model["losses"] * (1 - 1e-4 * proportions)
+        return 1000 * proportions
+
+    names = {"model": model, "evaluate": lambda model: model["losses"], "train_one_step": train_one_step}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(compile(block, page.name, "exec"), names)
+
+
+def test_shown_output_is_current():
+    done = subprocess.run([sys.executable, ROOT / "docs" / "generate.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
+        assert (page.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_examples_run_and_are_short(example):
+    assert len(example.read_text().splitlines()) <= 60
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True)
+    assert done.stdout.strip()
