@@ -1,12 +1,17 @@
 """The command line, as a user types it."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
+from aioli import registry
 from aioli.cli import COMMANDS, main
+from aioli.methods import names
 
 
 def run(capsys, *arguments):
@@ -52,6 +57,13 @@ def test_simulate_prints_a_table_and_json(capsys):
         (("--methods", "aoili"), "did you mean 'aioli'"),
         (("--methods", "aioli:etta=1"), "did you mean 'eta'"),
         (("--methods", "aioli:eta"), "'eta' is not KEY=VALUE"),
+        (("--methods", "aioli:eta=abc"), "eta='abc' must be a number"),
+        (("--methods", "aioli:eta=nan"), "eta='nan' must be a number"),
+        (("--methods", "aioli+dml:base={runs=5}"), "must be a dict of settings"),
+        (("--targets", "-1"), "targets=-1"),
+        (("--workers", "0"), "workers=0"),
+        (("--first-seed", "-5"), "none negative"),
+        (("--load", "nowhere.py"), "there is no such file"),
         (("--world", "round"), "no world 'round'"),
         (("--groups", "0"), "at least one group"),
         (("--seeds", "0"), "--seeds 0"),
@@ -81,3 +93,72 @@ def test_help_has_examples(capsys):
 def test_the_installed_command_runs():
     done = subprocess.run([sys.executable, "-m", "aioli", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("aioli ")
+
+
+def test_settings_may_be_lists_dicts_and_words(capsys):
+    common = ("simulate", "--groups", "3", "--steps", "300", "--seeds", "1", "--workers", "1", "--methods")
+    texts = (
+        "aioli:caps=[0.5,1,1],eta=0.5",
+        'aioli:caps={"group0":0.4}',
+        "aioli:normalise=none",
+        'aioli+dml:base={"runs":5}',
+    )
+    code, out, _ = run(capsys, *common, *texts)
+    assert code == 0
+    assert all(text in out for text in texts)
+
+
+def test_methods_that_cannot_run_are_an_error_only_if_none_can(capsys):
+    common = ("simulate", "--groups", "12", "--steps", "800", "--seeds", "1", "--workers", "1", "--methods")
+    code, out, err = run(capsys, *common, "dml")
+    assert code == 2
+    assert "skipped dml" in out
+    assert "none of the methods" in err
+    assert run(capsys, *common, "dml", "stratified")[0] == 0
+
+
+def test_one_method_is_explained(capsys):
+    _, out, _ = run(capsys, "methods", "aioli-ood")
+    assert "0.8" in out
+    assert "step size" in out
+    assert run(capsys, "methods", "aioli+dml")[0] == 0
+    for name in names():
+        _, out, _ = run(capsys, "methods", name, "--json")
+        told = json.loads(out)
+        assert told["about"]
+        assert all(setting["meaning"] for setting in told["settings"])
+
+
+def test_own_methods_can_be_loaded(capsys, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from aioli.methods import method\n"
+        "@method('–', '–', 'half')\n"
+        "def halved(problem, *, share=0.5):\n"
+        '    """Half of the first.\n\n    share: of the first group"""\n'
+        "    rest = (1 - share) / (problem.m - 1)\n"
+        "    return problem.final_static([share] + [rest] * (problem.m - 1))\n"
+    )
+    common = ("simulate", "--groups", "3", "--steps", "100", "--seeds", "2", "--load", str(file), "--methods")
+    code, out, _ = run(capsys, *common, "stratified", "halved:share=0.7")
+    registry._METHODS.pop("halved")
+    assert code == 0
+    assert "halved:share=0.7" in out
+
+
+def test_sigterm_leaves_no_workers_behind():
+    command = [sys.executable, "-m", "aioli", "simulate", "--seeds", "40", "--steps", "20000", "--methods", "doremi"]
+    nothing = subprocess.DEVNULL
+    with subprocess.Popen(command, stdout=nothing, stderr=nothing, start_new_session=True) as process:
+        time.sleep(3)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 143
+    time.sleep(0.5)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)
+
+
+def test_a_terminal_without_utf8_gets_an_answer():
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-m", "aioli", "methods"], capture_output=True, env=environment, check=True)
+    assert b"skill-it" in done.stdout

@@ -14,12 +14,12 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 
 @pytest.fixture(autouse=True)
 def forget_methods():
-    from aioli import methods
+    from aioli import registry
 
-    before = dict(methods._METHODS)
+    before = dict(registry._METHODS)
     yield
-    methods._METHODS.clear()
-    methods._METHODS.update(before)
+    registry._METHODS.clear()
+    registry._METHODS.update(before)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

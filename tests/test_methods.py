@@ -5,10 +5,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioli.methods import Outcome, conduct, create, names
-from aioli.policies import Static, Then
+from aioli import registry
+from aioli.config import from_config, to_config
+from aioli.lmo import EGD, ExcessLoss
+from aioli.methods import Outcome, conduct, create, method, names
+from aioli.policies import Online, Static, Then
+from aioli.protocol import Observation, drive
 from aioli.runs import Problem, Result
 from aioli.simulate import LinearWorld, Noise, PowerLawWorld, Simulator
+
+
+@pytest.fixture(autouse=True)
+def forget_methods():
+    before = dict(registry._METHODS)
+    yield
+    registry._METHODS.clear()
+    registry._METHODS.update(before)
+
 
 FAST = {"regmix": {"candidates": 500, "top": 5, "trees": 5}, "regmix-linear": {"candidates": 500, "top": 5}}
 
@@ -23,6 +36,21 @@ def made_up(runs):
         Result(rng.uniform(2, 3, r.task.targets), np.full(r.task.targets, 5.0), np.full(r.task.m, 1 / r.task.m))
         for r in runs
     ]
+
+
+def _named(name):
+    def function(problem):
+        return None
+
+    function.__name__ = name
+    return method("–", "–", "–")(function)
+
+
+def _mine(function):
+    """A method of one's own, whatever it returns."""
+    function.__name__ = "my_own"
+    method("–", "–", "–")(function)
+    return create("my-own")
 
 
 def planned(name, task, **settings) -> Outcome:
@@ -156,9 +184,27 @@ def test_a_method_without_extra_runs_gives_a_policy():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: create("aoili"), "no method 'aoili'; did you mean 'aioli'"),
-        (lambda: create("aioli", etta=1), "no setting 'etta'; did you mean 'eta'"),
+        (lambda: create("aoili"), "no method 'aoili' .did you mean 'aioli'"),
+        (lambda: create("aioli", etta=1), "no setting 'etta' .did you mean 'eta'"),
         (lambda: create("aioli-static", rounds=5), "aioli-static has no setting 'rounds'"),
+        (lambda: create("aioli", eta="0.2"), "eta='0.2' must be a number"),
+        (lambda: create("aioli", eta=float("nan")), "eta=nan must be a number"),
+        (lambda: create("aioli", k=1.5), "k=1.5 must be a whole number or none"),
+        (lambda: create("aioli", diagonal="maybe"), "diagonal='maybe' must be true or false"),
+        (lambda: create("ado", prior="x"), "prior='x' must be one of uniform, natural"),
+        (lambda: create("aioli", caps=0.5), "caps=0.5 must be a list of numbers or a dict by name"),
+        (lambda: create("aioli+dml", base="runs"), "must be a dict of settings"),
+        (lambda: create("aioli").policy("code", 100), "must be a list of names"),
+        (lambda: create("aioli").policy(-2, 100), "m=-2"),
+        (lambda: create("aioli").policy(2, 100.5), "steps=100.5 must be a whole number"),
+        (lambda: create("aioli").policy(2, 100, weights=[1, 2]), "takes no 'weights'"),
+        (lambda: create("aioli").policy(["a", "b"], 100, targets=2), "targets=2 must be a list of names"),
+        (lambda: create("aioli", caps={"c": 0.5}).policy(["a", "b"], 400), "caps names 'c'"),
+        (lambda: planned("aioli", problem(2), p_init=[0.5, 0.5]), "set S_init"),
+        (lambda: planned("regmix-linear", problem(3), top=0), "top=0"),
+        (lambda: _named("stratified"), "of aioli's own"),
+        (lambda: conduct(_mine(lambda problem: None), problem(), made_up), "must return the final run, of 600"),
+        (lambda: conduct(_mine(lambda problem: problem.static([1, 0, 0], 10)), problem(), made_up), "of 600 steps"),
         (lambda: create("aioli+aioli"), "any method but itself"),
         (lambda: create("aioli+dml", base={"run": 5}), "dml has no setting 'run'"),
         (lambda: planned("proportional", Problem(("a", "b"), 100)), "sizes are not known"),
@@ -181,3 +227,112 @@ def test_a_method_without_extra_runs_gives_a_policy():
 def test_bad_input_is_named(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_groups_may_be_named_in_caps_sizes_and_weights():
+    task = Problem(("a", "b"), 400, sizes={"b": 3, "a": 1}, target_weights={"b": 3})
+    assert task.sizes == (1.0, 3.0)
+    assert task.target_weights == (1.0, 3.0)
+    run = next(iter([conduct(create("aioli", caps={"b": 0.6}), task, made_up)])).final
+    assert run.rules.solver.caps == (1.0, 0.6)
+
+
+def test_caps_hold_in_every_segment_sweeps_included():
+    policy = create("aioli", caps=[0.3, 1.0, 1.0], floors=[0.0, 0.1, 0.0], eta=2.0).policy(3, 900)
+    world = PowerLawWorld.random(3, None, 0, 900)
+    seen = []
+    drive(policy, world.trainer(), lambda s, o: seen.append(s.proportions))
+    assert max(p[0] for p in seen) <= 0.3 + 1e-9
+    assert min(p[1] for p in seen) >= 0.1 - 1e-9
+    assert len(seen) > 50
+
+
+def test_aioli_static_learns_once_at_the_start():
+    policy = create("aioli-static").policy(2, 1000)
+    tags = []
+    while (segment := policy.ask()) is not None:
+        tags.append(segment.tag.split()[0])
+        policy.tell(Observation(segment.proportions, val_loss=[2.0, 3.0] if segment.observe else None))
+    assert tags == ["look", *["sweep"] * 8, "train"]
+
+
+def test_doge_asks_for_the_papers_share_of_validation_data():
+    for m, share in ((2, 0.25), (3, 0.5), (7, 0.5)):
+        run = next(create("doge").plan(problem(m)))[0]
+        assert run.policy().ask().val_share == share  # E18
+    assert next(create("doge", r=0.1).plan(problem(3)))[0].policy().ask().val_share == 0.1
+
+
+@pytest.mark.parametrize(
+    "name", ["grid-search", "dml", "regmix", "regmix-linear", "aioli", "aioli-pooled", "skill-it", "doge"]
+)
+def test_every_method_that_sees_targets_heeds_target_weights(name):
+    """Two groups that help only themselves: the target that counts nine times draws the mixture to its group."""
+    world = PowerLawWorld(
+        E=np.ones(2),
+        B=np.full(2, 3.0),
+        alpha=np.full(2, 0.5),
+        scale=np.full(2, 10.0),
+        T=np.eye(2),
+        steps=1000,
+        recency=0.3,
+    )
+    shares = []
+    for weights in ((9.0, 1.0), (1.0, 9.0)):
+        settings = {"regmix": {"trees": 50, "candidates": 2000}, "doge": {"eta": 1.0}, "aioli": {"eta": 0.5}}.get(
+            name, {}
+        )
+        task = Problem(("a", "b"), 1000, target_weights=weights)
+        shares.append(conduct(create(name, **settings), task, Simulator(world).stage).result.mean_proportions[0])
+    assert shares[0] > shares[1] + 0.03
+
+
+def test_doremi_ignores_the_weights_of_targets_that_are_not_its_groups():
+    excess = Observation(np.ones(2), excess_loss=[1.0, 1.0])
+    for targets, expected in ((("x", "y"), 0.5), (None, 0.8)):
+        task = Problem(("a", "b"), 5, targets, target_weights=(9.0, 1.0))
+        rules = Online(ExcessLoss(), EGD(1.0), "every step")
+        policy = task.final(rules).policy()
+        policy.ask()
+        policy.tell(excess)
+        share = policy.report()["p"][0]
+        assert share == pytest.approx(0.5) if expected == 0.5 else share > expected
+
+
+def test_s_init_is_the_length_of_the_methods_runs():
+    plus = planned("aioli+dml", problem(3, 5000, budget=2.0))
+    assert plus.final.rules.steps == plus.extra[0].task.steps == 1000
+    assert planned("aioli+dml", problem(3, 5000)).final.rules.steps == 250  # full-length runs: as if restricted
+
+
+def test_aioli_plus_skill_it_keeps_skill_its_rounds():
+    """The first S_init steps of Skill-It on S steps, not all its rounds squeezed into S_init."""
+    world = PowerLawWorld.random(3, None, 0, 3000)
+    task = Problem(("a", "b", "c"), 3000, budget="restricted")
+    simulator = Simulator(world)
+    outcome = conduct("aioli+skill-it", task, simulator.stage)
+    policy = outcome.final.policy()
+    lengths = []
+    while (segment := policy.ask()) is not None and segment.tag != "look":
+        lengths.append(segment.steps)
+        policy.tell(Observation(segment.proportions, val_loss=np.ones(3) if segment.observe else None))
+    assert lengths == [300, 200]  # S_init = 500 of ten rounds of 300
+
+
+def test_runs_of_other_groups_have_other_keys():
+    p = [0.5, 0.5]
+    keys = {Problem(names, 100).final_static(p).key for names in (("a", "b"), ("b", "a"), ("a", "c"))}
+    assert len(keys) == 3
+    weighted = Problem(("a", "b"), 100, target_weights=(2.0, 1.0)).final_static(p)
+    assert weighted.key == Problem(("a", "b"), 100).final_static(p).key  # weights do not change a static run
+    one, other = (create("aioli", eta=eta).policy(2, 400).state_dict()["rules"] for eta in (1, 1.0))
+    assert one == other
+    assert Problem(("a", "b"), np.int64(100), seed=np.int64(3)).final_static(p).key
+
+
+def test_a_static_mixture_survives_being_written_and_read():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        once = Static(tuple(rng.dirichlet(np.ones(7))))
+        assert Static(once.proportions) == once
+        assert from_config(to_config(once)) == once

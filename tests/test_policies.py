@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from aioli.lmo import EGD, ExcessLoss, GradientInner, InterleavedSweep, PooledSweep, ScalingSlope, SkillGraph, Task
 from aioli.lmo.slopes import TimeAverage
+from aioli.methods import create
 from aioli.policies import Bandit, Online, RulePolicy, Static, Then, build
 from aioli.protocol import Observation, drive
 from aioli.simulate import WORLDS, LinearWorld
@@ -166,12 +167,14 @@ def test_a_state_of_other_settings_is_refused():
     task = Task(2, 400)
     state = RulePolicy(RULES["aioli"](task), task).state_dict()
     other = RulePolicy(Online(InterleavedSweep(), EGD(0.3), None, "shift-sum"), task)
-    with pytest.raises(ValueError, match="solver was"):
+    with pytest.raises(ValueError, match=r"solver\.eta was 0\.2, now 0\.3"):
         other.load_state_dict(state)
     with pytest.raises(ValueError, match="steps was 400, now 500"):
         RulePolicy(RULES["aioli"](task), Task(2, 500)).load_state_dict(state)
-    with pytest.raises(ValueError, match="version"):
+    with pytest.raises(ValueError, match="not the state of a policy"):
         other.load_state_dict({})
+    with pytest.raises(ValueError, match="groups was"):
+        create("aioli").policy(["a", "b"], 400).load_state_dict(create("aioli").policy(["b", "a"], 400).state_dict())
 
 
 def test_configs_from_data_build_nothing_unknown():
@@ -209,6 +212,22 @@ def test_configs_from_data_build_nothing_unknown():
 def test_bad_settings_are_named_before_anything_is_trained(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_the_conformance_suite_takes_a_factory_without_a_task():
+    check_policy(lambda: create("aioli").policy(3, 600))
+    check_policy(lambda: create("aioli").policy(3, 600, targets=("x",)))
+
+    class Bare:
+        """Nothing but the protocol."""
+
+        def __init__(self):
+            self.policy = create("odm").policy(2, 120)
+            self.needs = self.policy.needs
+            self.ask, self.tell = self.policy.ask, self.policy.tell
+            self.state_dict, self.load_state_dict = self.policy.state_dict, self.policy.load_state_dict
+
+    check_policy(Bare)
 
 
 def test_the_conformance_suite_catches_broken_policies():
@@ -253,3 +272,39 @@ def test_the_conformance_suite_catches_broken_policies():
     ):
         with pytest.raises(AssertionError, match=words):
             check_policy(lambda t, broken=broken: broken(rules, t), [task])
+
+
+def test_nobody_can_reach_into_a_policy():
+    """What was told, loaded or handed out can be changed by its owner without changing the policy."""
+    task = Task(2, 400)
+    policy = RulePolicy(RULES["aioli"](task), task)
+    policy.tell(Observation(np.zeros(2), val_loss=[2.0, 3.0]))
+    losses = np.array([1.9, 2.9])
+    observation = Observation(policy.ask().proportions, val_loss=losses)
+    policy.tell(observation)
+    before = json.dumps(policy.state_dict())
+    losses[0] = 99.0
+    with pytest.raises(ValueError, match="read-only"):
+        observation.val_loss[0] = 99.0
+    assert json.dumps(policy.state_dict()) == before
+    loaded = json.loads(before)
+    policy.load_state_dict(loaded)
+    policy.ask()
+    assert json.dumps(loaded) == before
+    loaded["state"]["round"] = 7
+    assert json.dumps(policy.state_dict()) == before
+
+
+def test_what_was_not_asked_for_is_not_kept():
+    task = Task(2, 400)
+    policy = RulePolicy(RULES["aioli"](task), task)
+    for _ in range(3):
+        policy.tell(Observation(policy.ask().proportions, val_loss=[2.0, 3.0], train_loss=[3.0, np.nan]))
+    json.dumps(policy.state_dict(), allow_nan=False)
+
+
+def test_short_deltas_of_long_rounds_are_driven():
+    """20,000-step rounds with a delta that would be too small for 1,000-step ones."""
+    policy = create("aioli", delta=0.007).policy(7, 400_000)
+    world = LinearWorld(np.full((7, 7), 1e-7), np.ones(7), 400_000)
+    drive(policy, world.trainer())

@@ -121,8 +121,8 @@ def test_a_cursor_without_tokens_assumes_the_requested_mixture():
     assert steps == 400
     with pytest.raises(ValueError, match="used up"):
         cursor.step()
-    with pytest.raises(ValueError, match="used up"):
-        _ = cursor.proportions
+    np.testing.assert_allclose(cursor.proportions.sum(), 1.0)  # the last mixture, for whoever logs it
+    assert cursor.remaining == 0
 
 
 def test_a_cursor_saves_and_resumes_in_the_middle_of_a_segment():
@@ -164,6 +164,11 @@ def test_values_that_the_loop_feeds_are_averaged_over_the_segment():
     [
         (lambda: Cursor(aioli()), "needs val_loss"),
         (lambda: Cursor(aioli(), {"loss": lambda: 0}), "cannot observe loss"),
+        (lambda: Cursor(aioli(), {"val_loss": 3}), "must be a function"),
+        (lambda: Cursor(aioli(), {"val_loss": lambda: {"a": 1}}).step(), "val_loss={'a': 1} must be numbers"),
+        (lambda: Cursor(aioli(), lambda: [1, 1]).load_state_dict({}), "not the state of a cursor"),
+        (lambda: Segment([1.0], 10.5), "steps=10.5 must be a whole number"),
+        (lambda: drive(aioli(), object()), "has no `supports`"),
         (
             lambda: Cursor(RulePolicy(Online(ExcessLoss(), EGD(), "every step"), Task(2, 9)), fed=["excess_loss"]),
             "'loss'",
@@ -178,8 +183,8 @@ def test_bad_cursors_are_named(make, words):
         make()
 
 
-def test_the_core_imports_without_torch_and_quickly():
-    """In a fresh interpreter: no heavy module, and most of the time is NumPy's own."""
+def test_the_core_imports_nothing_heavy():
+    """In a fresh interpreter; how long it takes is in benchmarks/core.py."""
     code = (
         "import sys, aioli, aioli.simulate, aioli.testing, aioli.cli; "
         "heavy = {'torch', 'transformers', 'ray', 'lightgbm', 'pandas', 'scipy.stats'} & sys.modules.keys(); "
@@ -187,3 +192,25 @@ def test_the_core_imports_without_torch_and_quickly():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_single_function_will_do_where_a_single_kind_is_needed():
+    cursor = Cursor(aioli(), lambda: [1.0, 2.0])
+    cursor.step()
+    fed = Cursor(RulePolicy(Bandit(), Task(2, 9)), fed="train_loss")
+    fed.step(train_loss=[1.0, 2.0])
+
+
+def test_a_refused_measurement_does_not_count_the_step():
+    losses = [[1.0, 1.0], [np.nan, 1.0], [1.0, 1.0]]
+    policy = aioli()
+    cursor = Cursor(policy, {"val_loss": lambda: losses.pop(0)})
+    interval = cursor.remaining
+    for _ in range(interval - 1):
+        cursor.step([3.0, 1.0])
+    state = json.dumps(cursor.state_dict())
+    with pytest.raises(ValueError, match="not finite"):
+        cursor.step([3.0, 1.0])
+    assert json.dumps(cursor.state_dict()) == state
+    cursor.step([3.0, 1.0])  # measured again, and accepted
+    assert cursor.remaining == interval

@@ -130,6 +130,7 @@ def test_weights_have_mean_one():
         (lambda: uniform(0), "m=0"),
         (lambda: smoothed_one_hot(2, 1.0), "eps=1.0 makes the sweep mixtures identical"),
         (lambda: box(3, caps=[0.2, 0.2, 0.2]), "caps sum to 0.6 < 1"),
+        (lambda: box(2, caps=[50, 60]), "percent: divide by 100"),
         (lambda: box(2, floors=[0.8, 0.8]), "floors sum to 1.6 > 1"),
         (lambda: box(2, floors=[0.5, 0.0], caps=[0.2, 1.0]), "floor 0.5 above its cap 0.2"),
         (lambda: as_weights((0, 0), 2), "not all zero"),

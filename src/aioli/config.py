@@ -50,7 +50,10 @@ def to_config(settings: Any) -> dict[str, Any]:
     for f in dataclasses.fields(settings):
         if f.init:
             value = getattr(settings, f.name)
-            config[f.name] = to_config(value) if dataclasses.is_dataclass(value) else to_plain(value)
+            plain = to_config(value) if dataclasses.is_dataclass(value) else to_plain(value)
+            if "float" in str(f.type) and isinstance(plain, int) and not isinstance(plain, bool):
+                plain = float(plain)  # eta=1 and eta=1.0 are the same setting
+            config[f.name] = plain
     return config
 
 

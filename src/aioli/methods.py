@@ -2,19 +2,15 @@
 
 A method is one function, decorated with its row of the paper's Table 1. It either returns the final run at once, or is
 a generator that yields stages (lists of runs), receives their results, and returns the final run. Settings are its
-keyword arguments. `docs/your-own-method.md` shows how to add one.
+keyword arguments. `docs/your-own-method.md` shows how to add one; `registry` finds, checks and conducts them.
 """
 
 from __future__ import annotations
 
-import difflib
-import inspect
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from aioli.lmo import (
     EGD,
@@ -32,145 +28,12 @@ from aioli.lmo import (
     TimeAverage,
     Trees,
 )
-from aioli.policies import Bandit, Normalise, Online, RulePolicy, Rules, Static, Then
-from aioli.runs.spec import Problem, Result, Run
-from aioli.simplex import Array, uniform
+from aioli.policies import Bandit, Normalise, Online, Rules, Static, Then
+from aioli.registry import Method, Outcome, Plan, Row, Vector, addition, conduct, create, method, names, variant
+from aioli.runs.spec import Problem, Result, Run, by_name
+from aioli.simplex import Array, box, uniform
 
-Plan = Generator[list[Run], list[Result], Run]
-Function = Callable[..., "Run | Plan"]
-Vector = Sequence[float] | None
-
-
-@dataclass(frozen=True)
-class Row:
-    """A method's row in Table 1."""
-
-    law: str
-    parameters: str
-    solver: str
-    lmo: bool = True
-    """Whether the method is an instance of the framework."""
-
-
-_METHODS: dict[str, tuple[Function, Row]] = {}
-_SETTINGS: dict[str, list[str]] = {}
-
-
-def method(law: str, parameters: str, solver: str, lmo: bool = True) -> Callable[[Function], Function]:
-    """Register a function as a method; underscores in its name become hyphens."""
-
-    def add(function: Function) -> Function:
-        _METHODS[function.__name__.replace("_", "-")] = (function, Row(law, parameters, solver, lmo))
-        return function
-
-    return add
-
-
-def names() -> list[str]:
-    """All methods, in the order of the paper; `aioli+NAME` adds Aioli to any that is not Aioli."""
-    return list(_METHODS)
-
-
-def create(name: str, **settings: Any) -> Method:
-    """A method by name with its settings. For `aioli+NAME`, settings of NAME go in `base={…}`."""
-    plain = name.replace("_", "-").lower()
-    if plain.startswith("aioli+"):
-        base = create(plain.removeprefix("aioli+"), **settings.pop("base", {}))
-        if base.name.startswith("aioli"):
-            raise ValueError(f"{name!r}: aioli can be added to any method but itself")
-        _check_settings("aioli", settings)
-        return Method(plain, settings, base)
-    if plain not in _METHODS:
-        close = difflib.get_close_matches(plain, _METHODS, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"there is no method {name!r}{hint} Known: {', '.join(_METHODS)}, and aioli+NAME")
-    _check_settings(plain, settings)
-    return Method(plain, settings)
-
-
-def _settings(name: str) -> list[str]:
-    """The settings that a method takes: its keyword arguments."""
-    if name in _SETTINGS:
-        return _SETTINGS[name]
-    parameters = inspect.signature(_METHODS[name][0]).parameters.values()
-    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-
-
-def _check_settings(name: str, settings: dict[str, Any]) -> None:
-    allowed = _settings(name)
-    for key in settings:
-        if key not in allowed:
-            close = difflib.get_close_matches(key, allowed, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"{name} has no setting {key!r}{hint} It has: {', '.join(allowed) or 'none'}")
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method with its settings, ready to plan."""
-
-    name: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    base: Method | None = None
-    """For `aioli+NAME`: the method that Aioli adjusts."""
-
-    @property
-    def row(self) -> Row:
-        """Its row in Table 1."""
-        return _METHODS["aioli" if self.base is not None else self.name][1]
-
-    def plan(self, problem: Problem) -> Plan:
-        """Yields stages of runs, receives their results, returns the final run."""
-        if self.base is not None:
-            return (yield from _aioli_plus(problem, self.base, **self.settings))
-        planned = _METHODS[self.name][0](problem, **self.settings)
-        return planned if isinstance(planned, Run) else (yield from planned)
-
-    def policy(self, groups: int | Sequence[str], steps: int, **problem: Any) -> RulePolicy:
-        """The policy of a method that needs no extra runs, for use in a training loop."""
-        labels = tuple(f"group{j}" for j in range(groups)) if isinstance(groups, int) else tuple(groups)
-        plan = self.plan(Problem(labels, steps, **problem))
-        try:
-            stage = next(plan)
-        except StopIteration as end:
-            run: Run = end.value
-            return run.policy()
-        raise ValueError(
-            f"{self.name} needs extra runs before the final one ({len(stage)} in its first stage), so it cannot drive "
-            "a loop by itself; run its plan first, or use a method without extra runs such as aioli"
-        )
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A method carried out: its final run and result, and every extra run it took."""
-
-    final: Run
-    result: Result
-    extra: tuple[Run, ...]
-    extra_results: tuple[Result, ...]
-
-    @property
-    def extra_runs(self) -> int:
-        """Counted, never typed."""
-        return len({run.key for run in self.extra})
-
-
-def conduct(method: Method, problem: Problem, train: Callable[[list[Run]], list[Result]]) -> Outcome:
-    """Carry out a method, with `train` doing the runs of a stage."""
-    plan = method.plan(problem)
-    extra: list[Run] = []
-    results: list[Result] = []
-    try:
-        stage = next(plan)
-        while True:
-            done = train(stage)
-            extra += stage
-            results += done
-            stage = plan.send(done)
-    except StopIteration as end:
-        final: Run = end.value
-    return Outcome(final, train([final])[0], tuple(extra), tuple(results))
+__all__ = ["Method", "Outcome", "Plan", "Row", "Vector", "conduct", "create", "method", "names"]
 
 
 # ---------------------------------------------------------------- without extra runs
@@ -218,11 +81,9 @@ def dml(
     caps: Vector = None,
 ) -> Plan:
     """Data Mixing Laws: fit the log-linear law to a sweep and take its optimum."""
-    direct = Direct(problem.target_weights, _bounds(floors), _bounds(caps))
+    direct = Direct(problem.target_weights, *_bounds(problem, floors, caps))
     if ridge == 0 and problem.m > 1 and runs <= problem.m:
-        raise ValueError(
-            f"dml needs at least m+1={problem.m + 1} runs for {problem.m} groups, not {runs}; set runs or ridge"
-        )
+        raise ValueError(f"dml needs at least m+1={problem.m + 1} runs for {problem.m} groups, not {runs}; set runs")
     P, L = yield from _swept(problem, runs, alpha)
     return problem.final_static(direct.solve(LogLinearStatic(ridge, huber).fit(P, L)).proportions)
 
@@ -256,7 +117,7 @@ def regmix_linear(
 ) -> Plan:
     """RegMix with a linear law."""
     if ridge == 0 and problem.m > runs:
-        raise ValueError(f"regmix-linear needs at least m={problem.m} runs, not {runs}; set runs or ridge")
+        raise ValueError(f"regmix-linear needs at least m={problem.m} runs, not {runs}; set runs")
     P, L = yield from _swept(problem, runs, alpha)
     law = LinearStatic(ridge).fit(P, L)
     best = BestSimulated(candidates, top, seed=problem.seed, target_weights=problem.target_weights)
@@ -331,19 +192,25 @@ def ado(
     return problem.final(rules)
 
 
-def _bounds(values: Vector) -> tuple[float, ...] | None:
-    return None if values is None else tuple(float(v) for v in values)
+def _bounds(problem: Problem, floors: Vector, caps: Vector) -> list[tuple[float, ...] | None]:
+    """Floors and caps in the order of the groups; a group left out of a dict has none."""
+    bounds = [by_name(floors, problem.groups, "floors", 0.0), by_name(caps, problem.groups, "caps", 1.0)]
+    box(problem.m, *bounds)
+    return bounds
 
 
 def _memory(gamma: float | None) -> dict[str, Any]:
     return {"memory": "sum"} if gamma is None else {"memory": "ema", "gamma": gamma}
 
 
-def _after(problem: Problem, rules: Rules, p_init: ArrayLike | None, S_init: int) -> Run:
+def _after(problem: Problem, rules: Rules, p_init: Vector, S_init: int) -> Run:
     """`rules`, after S_init steps of p_init where there are any (Alg. 1, line 2)."""
-    if S_init == 0 and p_init is None:
+    if S_init == 0:
+        if p_init is not None:
+            raise ValueError("p_init is given but S_init=0 steps are to be trained on it; set S_init")
         return problem.final(rules)
-    first = Static(tuple(np.asarray(uniform(problem.m) if p_init is None else p_init, dtype=np.float64).tolist()))
+    start = by_name(p_init, problem.groups, "p_init", None)
+    first = Static(tuple(uniform(problem.m).tolist()) if start is None else start)
     run = problem.final(Then(first, S_init, rules))
     run.policy()
     return run
@@ -371,30 +238,33 @@ def aioli(
 ) -> Run:
     """Aioli (Alg. 1): estimate A^t by interleaved sweeps inside the run, and step by EGD."""
     sweep = InterleavedSweep(k, eps, delta, order, around, fit, diagonal)
-    egd = EGD(eta, **_memory(gamma), floors=_bounds(floors), caps=_bounds(caps))
+    low, high = _bounds(problem, floors, caps)
+    egd = EGD(eta, **_memory(gamma), floors=low, caps=high)
     return _after(problem, Online(sweep, egd, rounds, normalise), p_init, S_init)
 
 
-def _variant(name: str, row: Row, fixed: dict[str, Any], **defaults: Any) -> None:
-    """Register Aioli with some settings fixed and others defaulted differently."""
-
-    def planned(problem: Problem, **settings: Any) -> Run:
-        return _aioli(problem, **{**defaults, **settings, **fixed})
-
-    _METHODS[name] = (planned, row)
-    _SETTINGS[name] = [key for key in _settings("aioli") if key not in fixed]
-
-
-# The ablation with T = 1: A is learned once, at the start (E10).
-_variant("aioli-static", Row("linear static", "fit once, at the start", "EGD, one step"), {"rounds": 1})
-# The ablation without effects between groups (E10).
-_variant(
+variant(
+    aioli,
+    "aioli-static",
+    "The ablation with T = 1: A is learned once, at the start (E10).",
+    Row("linear static", "fit once, at the start", "EGD, one step"),
+    {"rounds": 1},
+)
+variant(
+    aioli,
     "aioli-diagonal",
+    "The ablation without effects between groups (E10).",
     Row("linear dynamic, diagonal A", "fit from the history of L_val and p", "EGD"),
     {"diagonal": True},
 )
-# Towards targets that are not trained on, with the step size of the paper's experiment (E11).
-_variant("aioli-ood", Row("linear dynamic, A is n × m", "fit from the history of L_val and p", "EGD"), {}, eta=0.8)
+variant(
+    aioli,
+    "aioli-ood",
+    "Aioli towards targets that are not trained on, with the step size of the paper's experiment (E11).",
+    Row("linear dynamic, A is n × m", "fit from the history of L_val and p", "EGD"),
+    {},
+    eta=0.8,
+)
 
 
 @method("linear dynamic", "regression over all rounds, shrunken", "EGD from p⁰")
@@ -409,6 +279,7 @@ def aioli_pooled(
     gamma: float = 0.0,
     discount: float = 0.9,
     shrink: bool = True,
+    caution: float = 2.0,
     around: Literal["uniform", "current"] = "uniform",
     floors: Vector = None,
     caps: Vector = None,
@@ -416,8 +287,9 @@ def aioli_pooled(
     S_init: int = 0,
 ) -> Run:
     """Ours: one regression over the sweeps of all rounds; contrasts within their noise do not move p (E33)."""
-    sweep = PooledSweep(InterleavedSweep(k, eps, delta, "mirrored", around), discount, shrink)
-    egd = EGD(eta, **_memory(gamma), floors=_bounds(floors), caps=_bounds(caps))
+    sweep = PooledSweep(InterleavedSweep(k, eps, delta, "mirrored", around), discount, shrink, caution)
+    low, high = _bounds(problem, floors, caps)
+    egd = EGD(eta, **_memory(gamma), floors=low, caps=high)
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)
 
 
@@ -427,26 +299,25 @@ def _aioli(problem: Problem, **settings: Any) -> Run:
     return planned
 
 
+@addition
 def _aioli_plus(problem: Problem, base: Method, *, S_init: int | None = None, **settings: Any) -> Plan:
-    """Aioli + any method: the method's own policy as a run of S_init steps, then Aioli from uniform (E3).
+    """Aioli + any method: the first S_init steps of the method's own policy, then Aioli from uniform (E3).
 
-    S_init defaults to the length of the method's runs in the restricted setting: half the steps over its extra runs,
-    or S/20 for a method that needs none.
+    S_init defaults to the length of the method's extra runs; where these are as long as the final run, to what it is
+    in the restricted setting (half the steps over the number of extra runs); S/20 for a method that needs none.
     """
     plan = base.plan(problem)
-    count = 0
+    lengths: list[int] = []
     try:
         stage = next(plan)
         while True:
-            count += len(stage)
+            lengths += [run.task.steps for run in stage]
             stage = plan.send((yield stage))
     except StopIteration as end:
         final: Run = end.value
     if S_init is None:
-        S_init = max(1, problem.steps // (2 * count if count else 20))
-    first = final.rules
-    if isinstance(first, Online) and isinstance(first.rounds, int):
-        first = replace(first, rounds=max(1, min(first.rounds, S_init)))
-    run = problem.final(Then(first, S_init, _aioli(problem, **settings).rules))
+        longest = max(lengths, default=problem.steps)
+        S_init = longest if longest < problem.steps else max(1, problem.steps // (2 * len(lengths) or 20))
+    run = problem.final(Then(final.rules, S_init, _aioli(problem, **settings).rules))
     run.policy()
     return run

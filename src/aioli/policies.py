@@ -12,6 +12,7 @@ nothing, and the state is plain JSON that can be dumped and reloaded between any
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ from aioli.lmo.pooled import PooledSweep
 from aioli.lmo.slopes import ScalingSlope, TimeAverage
 from aioli.lmo.solvers import EGD
 from aioli.protocol import Observation, Segment, State
-from aioli.simplex import Array, as_mixture, uniform
+from aioli.simplex import Array, as_mixture, box, project, softmax, uniform, whole
 
 Normalise = Literal["shift-sum", "l1", "none"]
 TRAIN = frozenset({"train_loss"})
@@ -159,18 +160,28 @@ class RulePolicy:
 
     def load_state_dict(self, state: State) -> None:
         """Go on from a `state_dict` of the same rules and task."""
-        if state.get("version") != 1:
-            raise ValueError(f"policy state version {state.get('version')!r} is not known; this is version 1")
+        if not isinstance(state, dict) or not {"version", "rules", "task", "state"} <= state.keys():
+            raise ValueError("this is not the state of a policy; load what policy.state_dict() returned")
+        if state["version"] != 1:
+            raise ValueError(f"policy state version {state['version']!r} is not known; this is version 1")
         for name, mine in (("rules", to_config(self.rules)), ("task", _plain_task(self.task))):
             if state[name] != mine:
-                theirs = state[name]
-                changed = sorted(k for k in mine.keys() | theirs.keys() if mine.get(k) != theirs.get(k))
+                where, theirs, ours = _first_difference(state[name], mine)
                 raise ValueError(
-                    f"this state belongs to other {name}: {changed[0]} was {theirs.get(changed[0])}, now "
-                    f"{mine.get(changed[0])}; resume with the settings the run was started with"
+                    f"this state belongs to another run: {where or name} was {theirs}, now {ours}; resume with the "
+                    "settings the run was started with"
                 )
-        self._state = state["state"]
+        self._state = copy.deepcopy(state["state"])
         self._asked = None
+
+
+def _first_difference(theirs: Any, mine: Any, path: str = "") -> tuple[str, Any, Any]:
+    """Where two configs first differ, and how."""
+    if isinstance(theirs, dict) and isinstance(mine, dict):
+        for key in sorted(theirs.keys() | mine.keys()):
+            if theirs.get(key) != mine.get(key):
+                return _first_difference(theirs.get(key), mine.get(key), f"{path}.{key}" if path else key)
+    return path, theirs, mine
 
 
 def _plain_task(task: Task) -> State:
@@ -243,6 +254,8 @@ class Online:
     def __post_init__(self) -> None:
         if self.normalise not in {"shift-sum", "l1", "none"}:
             raise ValueError(f"normalise={self.normalise!r} is not one of shift-sum, l1, none")
+        if self.rounds is not None and self.rounds != "every step":
+            object.__setattr__(self, "rounds", whole(self.rounds, "rounds"))
         if isinstance(self.rounds, int) and self.rounds < 1:
             raise ValueError(f"rounds={self.rounds} must be at least 1")
 
@@ -250,8 +263,7 @@ class Online:
         return self.estimator.needs
 
     def weightings(self) -> frozenset[str]:
-        probe = self.estimator.probes(Round(Task(2, 1000), 0, 1000, uniform(2)))
-        return frozenset(s.weighting for s in probe) or frozenset({"sample"})
+        return frozenset({self.estimator.weighting})
 
     def count(self, task: Task) -> int:
         """T for this task."""
@@ -272,11 +284,18 @@ class Online:
         if t >= T:
             return None
         steps = (t + 1) * task.steps // T - t * task.steps // T
-        return Round(task, t, steps, np.asarray(state["opening"], dtype=np.float64))
+        return Round(task, t, steps, np.asarray(state["opening"], dtype=np.float64), self._bounds(task))
+
+    def _bounds(self, task: Task) -> tuple[Array, Array] | None:
+        floors, caps = getattr(self.solver, "floors", None), getattr(self.solver, "caps", None)
+        return None if floors is None and caps is None else box(task.m, floors, caps)
 
     def begin(self, task: Task) -> State:
         p0 = uniform(task.m) if self.p0 is None else as_mixture(self.p0, task.m, "p0")
         solver = self.solver.start(p0)
+        if (bounds := self._bounds(task)) is not None:
+            with np.errstate(divide="ignore"):
+                p0 = softmax(project(np.maximum(np.log(p0), -1e4), *bounds))
         state: State = {
             "rounds": self.count(task),
             "round": 0,
@@ -330,7 +349,7 @@ class Online:
         probes = self._probes(state, round)
         if state["index"] >= len(probes):
             return self._close(task, state, observation.val_loss)
-        new = {**state, "log": [*state["log"], observation], "index": state["index"] + 1}
+        new = {**state, "log": [*state["log"], _only(observation, segment.observe)], "index": state["index"] + 1}
         if new["index"] < len(probes):
             return new
         new = self._update(task, round, new)
@@ -368,8 +387,9 @@ class Online:
 
     def pull(self, task: Task, estimate: Estimate) -> Array:
         """The column sums of the normalised A, each target counting by its weight (Lemma 1)."""
-        # a diagonal A over training groups (DoReMi, ADO) has no row per target where the targets are others
-        rows = task.weights if len(estimate.A) == task.targets else np.ones(len(estimate.A))
+        # the diagonal A of DoReMi and ADO has a row per group, which is no target where the targets are others
+        by_group = "val_loss" not in self.estimator.needs and task.n is not None
+        rows = np.ones(len(estimate.A)) if by_group else task.weights
         weighted = rows[:, None] * estimate.A
         return np.asarray(normalise(weighted, self.normalise).sum(0))
 
@@ -381,6 +401,14 @@ class Online:
             count = task.m * sweep.sweeps(task.m)
             told["delta"] = count * sweep.interval(task.m, round.steps) / round.steps  # as realised (E7)
         return told
+
+
+def _only(observation: Observation, kinds: frozenset[str]) -> Observation:
+    """The observation without what was not asked for, which nobody has checked."""
+    seen = vars(observation)
+    if all(value is None or name == "tokens" or name in kinds for name, value in seen.items()):
+        return observation
+    return Observation(**{name: value for name, value in seen.items() if name == "tokens" or name in kinds})
 
 
 @register
@@ -450,46 +478,58 @@ class Bandit:
 @register
 @dataclass(frozen=True)
 class Then:
-    """`first` for `steps` steps, then `second` for the rest: S_init and p_init of Alg. 1."""
+    """The first `steps` steps of `first`, then `second` for the rest: S_init and p_init of Alg. 1."""
 
     first: Rules
     steps: int
     second: Rules
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", whole(self.steps, "S_init"))
         if self.steps < 0:
             raise ValueError(f"S_init={self.steps} must not be negative")
 
-    def _tasks(self, task: Task) -> list[tuple[Rules, Task]]:
+    def _rest(self, task: Task) -> Task | None:
         if self.steps > task.steps:
             raise ValueError(f"S_init={self.steps} is more than the {task.steps} steps there are")
-        parts = ((self.first, self.steps), (self.second, task.steps - self.steps))
-        return [(rules, replace(task, steps=steps)) for rules, steps in parts if steps > 0]
+        return None if self.steps == task.steps else replace(task, steps=task.steps - self.steps)
 
     def needs(self, task: Task) -> frozenset[str]:
-        return frozenset().union(*(rules.needs(part) for rules, part in self._tasks(task)))
+        rest = self._rest(task)
+        return self.first.needs(task) | (frozenset() if rest is None else self.second.needs(rest))
 
     def weightings(self) -> frozenset[str]:
         return self.first.weightings() | self.second.weightings()
 
     def begin(self, task: Task) -> State:
-        tasks = self._tasks(task)
-        states = [rules.begin(part) for rules, part in tasks]  # all of them now, so that bad settings show at once
-        return {"phase": 0, "inner": states[0]}
+        rest = self._rest(task)
+        second = None if rest is None else self.second.begin(rest)  # now, so that bad settings show at once
+        if self.steps == 0:
+            return {"phase": 1, "done": 0, "inner": second}
+        return {"phase": 0, "done": 0, "inner": self.first.begin(task)}
 
     def segment(self, task: Task, state: State) -> Segment | None:
-        rules, part = self._tasks(task)[state["phase"]]
-        return rules.segment(part, state["inner"])
+        if state["phase"] == 1:
+            rest = self._rest(task)
+            return None if rest is None else self.second.segment(rest, state["inner"])
+        segment = self.first.segment(task, state["inner"])
+        left = self.steps - state["done"]
+        if segment is None or segment.steps < left:
+            return segment
+        return replace(segment, steps=left, observe=frozenset())  # cut short: nobody asks what came of it
 
     def advance(self, task: Task, state: State, segment: Segment, observation: Observation) -> State:
-        tasks = self._tasks(task)
-        rules, part = tasks[state["phase"]]
-        inner = rules.advance(part, state["inner"], segment, observation)
-        if rules.segment(part, inner) is None and state["phase"] + 1 < len(tasks):
-            following, rest = tasks[state["phase"] + 1]
-            return {"phase": state["phase"] + 1, "inner": following.begin(rest)}
-        return {"phase": state["phase"], "inner": inner}
+        rest = self._rest(task)
+        if state["phase"] == 1:
+            assert rest is not None
+            return {**state, "inner": self.second.advance(rest, state["inner"], segment, observation)}
+        done = state["done"] + segment.steps
+        if done == self.steps:
+            return {"phase": 1, "done": done, "inner": None if rest is None else self.second.begin(rest)}
+        return {"phase": 0, "done": done, "inner": self.first.advance(task, state["inner"], segment, observation)}
 
     def report(self, task: Task, state: State) -> State:
-        rules, part = self._tasks(task)[state["phase"]]
-        return {"phase": state["phase"], **rules.report(part, state["inner"])}
+        rest = self._rest(task)
+        if state["phase"] == 0 or rest is None:
+            return {"phase": state["phase"], **(self.first.report(task, state["inner"]) if state["inner"] else {})}
+        return {"phase": 1, **self.second.report(rest, state["inner"])}

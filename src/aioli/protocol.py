@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from aioli.simplex import Array, as_mixture, as_weights
+from aioli.simplex import Array, as_mixture, as_weights, whole
 
 Weighting = Literal["sample", "loss"]
 State = dict[str, Any]
@@ -33,6 +33,14 @@ KINDS: dict[str, str] = {
     "lr": "() the learning rate in force at the end of the segment",
 }
 """Everything a trainer may be asked to observe, with shapes for n targets and m groups."""
+
+
+def as_numbers(value: Any, name: str) -> Array:
+    """A copy as a float64 array (training loops reuse their buffers); anything else is refused by name."""
+    try:
+        return np.array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}={value!r} must be numbers: {KINDS.get(name, 'one per group')}") from None
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -64,6 +72,7 @@ class Segment:
         p = as_mixture(self.proportions)
         p.setflags(write=False)
         object.__setattr__(self, "proportions", p)
+        object.__setattr__(self, "steps", whole(self.steps, "steps"))
         if self.steps < 0:
             raise ValueError(f"steps={self.steps} is negative")
         observe = frozenset(self.observe)
@@ -100,8 +109,11 @@ class Observation:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if value is not None and name != "lr":
-                object.__setattr__(self, name, np.array(value, dtype=np.float64))  # a copy: loops reuse buffers
+            if value is None:
+                continue
+            array = as_numbers(value, name)
+            array.setflags(write=False)
+            object.__setattr__(self, name, float(array) if name == "lr" and array.ndim == 0 else array)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Observation) and all(_same(v, vars(other)[k]) for k, v in vars(self).items())
@@ -134,7 +146,10 @@ class Policy(Protocol):
 
 
 class Trainer(Protocol):
-    """Trains segments: our engine, the simulator, or a user's."""
+    """Trains segments: our engine, the simulator, or a user's.
+
+    One that does not honour `segment.weighting` says so with an attribute `weightings = {"sample"}`.
+    """
 
     @property
     def supports(self) -> frozenset[str]:
@@ -165,12 +180,19 @@ Record = Callable[[Segment, Observation], None]
 
 def drive(policy: Policy, trainer: Trainer, record: Record | None = None) -> None:
     """Run `policy` to its end on `trainer`; `record` sees every segment with its observation, after the policy did."""
+    if not hasattr(trainer, "supports"):
+        raise ValueError(
+            f"{type(trainer).__name__} has no `supports`: the set of kinds ({', '.join(KINDS)}) it can observe"
+        )
     check_supported(policy, trainer.supports, getattr(trainer, "weightings", WEIGHTINGS))
     while (segment := policy.ask()) is not None:
         observation = trainer.advance(segment)
         policy.tell(observation)
         if record is not None:
             record(segment, observation)
+
+
+Measure = Callable[[], ArrayLike]
 
 
 @dataclass
@@ -182,23 +204,41 @@ class Cursor:
         batch = draw(cursor.proportions)      # changes only between segments
         tokens = train_one_step(batch)
         cursor.step(tokens)                   # tokens per group; left out: as requested
+
+    Measuring happens inside `step`, when a segment is over, and before the first step.
     """
 
     policy: Policy
-    observe: Mapping[str, Callable[[], ArrayLike]] = field(default_factory=dict)
-    """For each kind the policy needs, a function that measures it now."""
+    observe: Mapping[str, Measure] | Measure = field(default_factory=dict)
+    """For each kind the policy needs, a function that measures it now; a single function if it needs a single kind."""
     fed: Iterable[str] = ()
     """Kinds that the loop passes to `step` instead, such as `train_loss`; averaged over the steps with that group."""
     weightings: Iterable[str] = ("sample",)
     """Add "loss" if the loop multiplies each group's loss by its share when `segment.weighting` says so."""
 
     def __post_init__(self) -> None:
-        self.fed = frozenset(self.fed)
-        unknown = sorted((self.fed | self.observe.keys()) - KINDS.keys())
+        fed = frozenset({self.fed} if isinstance(self.fed, str) else self.fed)
+        self.fed = fed
+        self._measures = self._as_measures(fed)
+        unknown = sorted((fed | self._measures.keys()) - KINDS.keys())
         if unknown:
             raise ValueError(f"cannot observe {', '.join(unknown)}; known kinds are {', '.join(KINDS)}")
-        check_supported(self.policy, self.fed | self.observe.keys(), self.weightings)
+        check_supported(self.policy, fed | self._measures.keys(), self.weightings)
         self._clear()
+        self._last: Segment | None = None
+
+    def _as_measures(self, fed: frozenset[str]) -> dict[str, Measure]:
+        wanted = sorted(self.policy.needs - fed)
+        if callable(self.observe):
+            if len(wanted) != 1:
+                raise ValueError(
+                    f"the policy needs {', '.join(wanted) or 'nothing'}; give one function for each: a dict"
+                )
+            return {wanted[0]: self.observe}
+        for kind, measure in self.observe.items():
+            if not callable(measure):
+                raise ValueError(f"observe[{kind!r}] must be a function that measures it, not {measure!r}")
+        return dict(self.observe)
 
     def _clear(self) -> None:
         self._steps = 0
@@ -208,10 +248,11 @@ class Cursor:
 
     @property
     def segment(self) -> Segment | None:
-        """The segment being trained; observations that need no step are made on the way. None when all is done."""
+        """The segment being trained; looks that need no step are made on the way. None when all is done."""
         while (segment := self.policy.ask()) is not None and self._steps == segment.steps:
             tokens = self._tokens if self._tokens is not None else np.zeros(segment.proportions.size)
             self.policy.tell(Observation(tokens, **self._measure(segment)))
+            self._last = segment
             self._clear()
         return segment
 
@@ -222,44 +263,58 @@ class Cursor:
 
     @property
     def proportions(self) -> Array:
-        """The mixture for the next batch."""
-        return self._current().proportions
+        """The mixture for the next batch; when all is done, the last one."""
+        segment = self.segment or self._last
+        if segment is None:
+            raise ValueError("the policy was already at its end when this cursor was made")
+        return segment.proportions
 
     @property
     def remaining(self) -> int:
-        """Steps left in this segment: as far as a loader may prefetch."""
-        return self._current().steps - self._steps
+        """Steps left in this segment: as far as a loader may prefetch. 0 when all is done."""
+        segment = self.segment
+        return 0 if segment is None else segment.steps - self._steps
 
     def step(self, tokens: ArrayLike | None = None, **values: ArrayLike) -> None:
-        """Say that one optimizer step was done: tokens used per group, and the values declared as `fed`."""
-        segment = self._current()
-        m = segment.proportions.size
-        used = segment.proportions.copy() if tokens is None else np.asarray(tokens, dtype=np.float64)
-        if used.shape != (m,) or not np.isfinite(used).all() or (used < 0).any():
-            raise ValueError(f"tokens={used.tolist()} must be {m} finite numbers, one per group, not negative")
-        missing = sorted((segment.observe & frozenset(self.fed)) - values.keys())
-        if missing:
-            raise ValueError(f"step() was not given {', '.join(missing)}, which was declared as fed and is asked for")
-        fed = {k: np.asarray(values[k], dtype=np.float64) for k in segment.observe & frozenset(self.fed)}
-        for kind, value in fed.items():
-            weight = (used > 0).astype(np.float64) if value.shape == (m,) else np.ones(value.shape)
-            self._sums[kind] = self._sums.get(kind, 0.0) + np.where(weight > 0, value, 0.0)
-            self._seen[kind] = self._seen.get(kind, 0.0) + weight
-        self._tokens = used if self._tokens is None else self._tokens + used
-        self._steps += 1
-        _ = self.segment
+        """Say that one optimizer step was done: tokens used per group, and the values declared as `fed`.
 
-    def _current(self) -> Segment:
+        If a measurement is refused (NaN, say) the step is not counted: mend it and call `step` again.
+        """
         segment = self.segment
         if segment is None:
             raise ValueError("the policy's steps are used up; check cursor.done before training another step")
-        return segment
+        before = (self._steps, self._tokens, dict(self._sums), dict(self._seen))
+        try:
+            self._count(segment, tokens, values)
+            _ = self.segment
+        except BaseException:
+            self._steps, self._tokens, self._sums, self._seen = before
+            raise
+
+    def _count(self, segment: Segment, tokens: ArrayLike | None, values: Mapping[str, ArrayLike]) -> None:
+        m = segment.proportions.size
+        used = as_numbers(segment.proportions if tokens is None else tokens, "tokens")
+        if used.shape != (m,) or not np.isfinite(used).all() or (used < 0).any():
+            raise ValueError(f"tokens={used.tolist()} must be {m} finite numbers, one per group, not negative")
+        wanted = segment.observe & frozenset(self.fed)
+        missing = sorted(wanted - values.keys())
+        if missing:
+            raise ValueError(f"step() was not given {', '.join(missing)}, which was declared as fed and is asked for")
+        for kind in wanted:
+            value = as_numbers(values[kind], kind)
+            present = used > 0 if value.shape == (m,) else np.ones(value.shape, dtype=bool)
+            if not np.isfinite(value[present]).all():
+                raise ValueError(f"{kind}={value.tolist()} is not finite where tokens were used; the run has diverged")
+            self._sums[kind] = self._sums.get(kind, 0.0) + np.where(present, value, 0.0)
+            self._seen[kind] = self._seen.get(kind, 0.0) + present.astype(np.float64)
+        self._tokens = used if self._tokens is None else self._tokens + used
+        self._steps += 1
 
     def _measure(self, segment: Segment) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for kind in segment.observe:
-            if kind in self.observe:
-                values[kind] = self.observe[kind]()
+            if kind in self._measures:
+                values[kind] = self._measures[kind]()
             elif kind in self._sums:
                 with np.errstate(invalid="ignore"):
                     values[kind] = self._sums[kind] / self._seen[kind]
@@ -277,6 +332,8 @@ class Cursor:
 
     def load_state_dict(self, state: State) -> None:
         """Go on from a `state_dict`, also in the middle of a segment."""
+        if not isinstance(state, dict) or not {"policy", "steps", "tokens", "sums", "seen"} <= state.keys():
+            raise ValueError("this is not the state of a cursor; load what cursor.state_dict() returned")
         self.policy.load_state_dict(state["policy"])
         self._steps = int(state["steps"])
         self._tokens = None if state["tokens"] is None else np.asarray(state["tokens"], dtype=np.float64)

@@ -7,7 +7,9 @@ to sweep, and exact splits of whole steps. Everything here is pure; nothing know
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,13 +28,24 @@ def uniform(m: int) -> Array:
 
 def check_groups(m: int) -> None:
     """Refuse a number of groups that cannot be mixed."""
-    if m < 1:
+    if not isinstance(m, (int, np.integer)) or m < 1:
         raise ValueError(f"m={m} groups cannot be mixed; there must be at least one group")
+
+
+def whole(value: Any, name: str) -> int:
+    """A whole number as an int; 10.5 and "10" are refused by name."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}={value!r} must be a whole number") from None
 
 
 def as_mixture(p: ArrayLike, m: int | None = None, name: str = "proportions") -> Array:
     """Check that `p` is a mixture (finite, not negative, sums to 1) and return it as a float64 array that sums to 1."""
-    q = np.array(p, dtype=np.float64)
+    try:
+        q = np.array(p, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}={p!r} must be numbers, one per group") from None
     if q.ndim != 1:
         raise ValueError(f"{name} must be a vector with one entry per group, got shape {q.shape}")
     check_groups(q.size)
@@ -45,7 +58,8 @@ def as_mixture(p: ArrayLike, m: int | None = None, name: str = "proportions") ->
         raise ValueError(f"{name}[{j}]={q[j]} is not a share; entries must be finite and at least 0")
     if abs(total - 1.0) > SUM_TOLERANCE:
         raise ValueError(f"{name} sum to {total:.10g}, not 1; divide them by their sum")
-    return q / total
+    # not again and again: what was written out and read back must stay the same to the last bit
+    return q if abs(total - 1.0) <= 1e-15 * max(q.size, 4) else q / total
 
 
 def smoothed_one_hot(m: int, eps: float, around: ArrayLike | None = None) -> Array:
@@ -132,7 +146,7 @@ def box(m: int, floors: ArrayLike | None = None, caps: ArrayLike | None = None) 
     """Per-group lower and upper bounds, checked so that at least one mixture satisfies them."""
     check_groups(m)
     low = np.zeros(m) if floors is None else _bounds(floors, m, "floors")
-    high = np.ones(m) if caps is None else np.minimum(_bounds(caps, m, "caps"), 1.0)
+    high = np.ones(m) if caps is None else _bounds(caps, m, "caps")
     for j in range(m):
         if low[j] > high[j]:
             raise ValueError(f"group {j} has floor {low[j]:g} above its cap {high[j]:g}")
@@ -147,8 +161,8 @@ def _bounds(values: ArrayLike, m: int, name: str) -> Array:
     v = np.array(values, dtype=np.float64)
     if v.shape != (m,):
         raise ValueError(f"{name} must have one entry for each of the {m} groups, got shape {v.shape}")
-    if not np.isfinite(v).all() or (v < 0).any():
-        raise ValueError(f"{name}={v.tolist()} must be finite and at least 0")
+    if not np.isfinite(v).all() or (v < 0).any() or (v > 1).any():
+        raise ValueError(f"{name}={v.tolist()} must be shares between 0 and 1 (percent: divide by 100)")
     return v
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 from aioli import __version__
@@ -27,9 +30,22 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+class Terminated(BaseException):
+    """SIGTERM, as an exception: commands clean up as they do for Ctrl-C."""
+
+
+def _terminated(number: int, frame: object) -> None:
+    raise Terminated
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; bad input is one line on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without UTF-8 gets question marks, not a failure
+            stream.reconfigure(errors="replace")
     options = parser().parse_args(arguments)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminated)
     try:
         code: int = options.run(options)
         sys.stdout.flush()
@@ -40,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130
+    except Terminated:
+        print("terminated", file=sys.stderr)
+        return 143
     except BrokenPipeError:  # the reader, such as `head`, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import runpy
+import sys
+from pathlib import Path
 from typing import Any
 
 from aioli.cli.show import progress, share, table
@@ -17,6 +21,8 @@ EXAMPLES = """examples:
                                                           try settings before spending GPU hours
   aioli simulate --world uniform --methods all            where nothing is to be won: who does harm?
   aioli simulate --budget restricted --methods dml aioli+dml
+  aioli simulate --methods stratified 'aioli:caps={"group0":0.2}' 'aioli+dml:base={"runs":20}'
+  aioli simulate --load my_methods.py --methods stratified mine:points=7
   aioli simulate --json | jq .scores
 """
 
@@ -41,14 +47,17 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         nargs="+",
         default=["all"],
         metavar="NAME[:K=V,…]",
-        help="`all`, or names with settings (see aioli methods)",
+        help="`all` (default), or names with settings; see aioli methods",
     )
     command.add_argument("--seeds", type=int, default=20, metavar="N", help="paired seeds (default 20)")
     command.add_argument("--first-seed", type=int, default=0, metavar="S", help="the first of them (default 0)")
     command.add_argument("--steps", type=int, default=2000, metavar="S", help="steps of the final run (default 2000)")
     command.add_argument(
-        "--budget", default="unrestricted", help="unrestricted, restricted, or extra steps as a multiple of S"
+        "--budget",
+        default="unrestricted",
+        help="extra steps in all: unrestricted (10 S, default), restricted (S/2), or a multiple of S",
     )
+    command.add_argument("--load", metavar="FILE.py", help="a Python file of yours that defines methods")
     command.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores)")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=run)
@@ -61,22 +70,30 @@ def parse_methods(texts: list[str]) -> list[tuple[str, Method]]:
         head, colon, tail = text.partition(":")
         for name in [head] if colon else head.split(","):
             for each in names() if name == "all" else [name]:
-                label = each + colon + tail
+                label = each + (colon + tail if tail else "")
                 found[label] = create(each, **_parse_settings(tail))
     return list(found.items())
 
 
 def _parse_settings(text: str) -> dict[str, Any]:
+    """`eta=0.5,caps=[0.5,1,1]`: values are JSON where they can be, words otherwise."""
     settings: dict[str, Any] = {}
-    for part in filter(None, text.split(",")):
+    for part in filter(None, re.split(r",(?![^\[{]*[\]}])", text)):
         key, equals, value = part.partition("=")
         if not equals:
             raise ValueError(f"setting {part!r} is not KEY=VALUE")
         try:
-            settings[key] = None if value in {"None", "none"} else json.loads(value)
+            settings[key] = None if value == "None" else json.loads(value)
         except json.JSONDecodeError:
             settings[key] = value
     return settings
+
+
+def load(path: str) -> None:
+    """Run a Python file of the user's that defines methods."""
+    if not Path(path).is_file():
+        raise ValueError(f"--load {path}: there is no such file")
+    runpy.run_path(path)
 
 
 def parse_budget(text: str) -> str | float:
@@ -101,10 +118,11 @@ def render(found: Comparison) -> str:
     """The comparison for people."""
     low, high = found.room_interval
     where = f"{found.groups} groups" + ("" if found.targets is None else f" → {found.targets} target(s)")
+    spread = "" if found.seeds == 1 else f" [{low:.4f}, {high:.4f}]"
     lines = [
         f"{found.world} world, {where}, S={found.steps}, {found.seeds} paired seeds, budget {found.budget}",
         f"stratified ends at a mean loss of {found.stratified:.4f}; the best static mixture would gain "
-        f"{found.room:.4f} [{low:.4f}, {high:.4f}]" + (" — no room" if low <= 0 else ""),
+        f"{found.room:.4f}{spread}{' — no room' if found.no_room else ''}",
         "",
     ]
     header = (
@@ -126,8 +144,8 @@ def render(found: Comparison) -> str:
                 s.method,
                 f"{s.loss:.4f}",
                 f"{s.difference:+.4f}{sure or ' ' * 8}",
-                f"[{s.interval[0]:+.4f}, {s.interval[1]:+.4f}]",
-                "–" if low <= 0 else share(s.room_closed + 0.0),
+                "–" if s.seeds == 1 else f"[{s.interval[0]:+.4f}, {s.interval[1]:+.4f}]",
+                "–" if found.no_room else share(s.room_closed),
                 f"{s.gap:+.4f}",
                 f"{s.wins}/{s.seeds}",
                 f"{s.extra_runs:g} ({s.extra_steps:g} S)" if s.extra_runs else "0",
@@ -147,11 +165,16 @@ def run(options: argparse.Namespace) -> int:
     """Simulate and print."""
     if options.seeds < 1:
         raise ValueError(f"--seeds {options.seeds} must be at least 1")
+    if options.load:
+        load(options.load)
     weights = parse_weights(options.weights)
     setting = Setting(
         options.world, options.groups, options.targets, options.steps, parse_budget(options.budget), weights
     )
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     found = compare(setting, parse_methods(options.methods), seeds, options.workers, progress("simulating"))
-    print(json.dumps(found.to_json(), indent=2) if options.json else render(found))
+    print(json.dumps(found.to_json(), indent=2, allow_nan=False) if options.json else render(found))
+    if not found.scores:
+        print("aioli simulate: none of the methods could run", file=sys.stderr)
+        return 2
     return 0

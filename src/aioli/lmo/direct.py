@@ -25,16 +25,26 @@ class _Objective:
 
     law: Law
     weights: Array
+    contrast: Array
+    """A without the mean of each row, which no mixture can change: gradients keep their digits."""
+
+    @classmethod
+    def of(cls, law: Law, weights: Array) -> _Objective:
+        return cls(law, weights, law.A_ - law.A_.mean(1, keepdims=True))
 
     def losses(self, p: Array) -> Array:
         return self.law.link(self.law.A_ @ p)[0]
 
     def gradient(self, p: Array) -> Array:
-        return (self.weights * self.law.link(self.law.A_ @ p)[1]) @ self.law.A_
+        return np.asarray((self.weights * self.law.link(self.law.A_ @ p)[1]) @ self.contrast)
+
+    def size(self, p: Array) -> float:
+        """What a gradient could be if its terms did not cancel: the scale of its rounding errors."""
+        return float(((self.weights * np.abs(self.law.link(self.law.A_ @ p)[1])) @ np.abs(self.contrast)).max()) or 1.0
 
     def curvature(self, p: Array) -> Array:
         """Square-root factor B (n, m) of the Hessian B'B."""
-        return np.sqrt(np.maximum(self.weights * self.law.link(self.law.A_ @ p)[2], 0.0))[:, None] * self.law.A_
+        return np.sqrt(np.maximum(self.weights * self.law.link(self.law.A_ @ p)[2], 0.0))[:, None] * self.contrast
 
     def gap(self, p: Array, low: Array, high: Array) -> float:
         """gradient·(p - s) for the worst s within bounds: how much lower a convex objective can be anywhere."""
@@ -65,13 +75,13 @@ def _interior(f: _Objective, low: Array, high: Array) -> Array:
     """Primal-dual path following inside the bounds, with a line search on the barrier function."""
     width = high - low
     p = low + width * ((1.0 - low.sum()) / width.sum())
-    size = float(np.abs(f.gradient(p)).max()) or 1.0
+    size = f.size(p)
     z_low, z_high = np.full(p.size, size), np.full(p.size, size)
     for _ in range(300):
         g = f.gradient(p)
         below, above = p - low, high - p
         slack = float(z_low @ below + z_high @ above)
-        if f.gap(p, low, high) <= 1e-12 * float(np.abs(g).max()) or slack < 1e-280:
+        if f.gap(p, low, high) <= 1e-13 * f.size(p) or slack < 1e-280:
             break
         mu = 0.1 * slack / (2 * p.size)
         pull = g - mu / below + mu / above
@@ -106,7 +116,7 @@ def _reach(now: Array, change: Array) -> float:
 
 def _snap(f: _Objective, p: Array, low: Array, high: Array) -> Array:
     """Put groups that want to be on a bound exactly there, and finish the others with Newton steps."""
-    scale = float(np.abs(f.gradient(p)).max()) or 1.0
+    scale = f.size(p)
     at_low, at_high = p - low < 1e-7, high - p < 1e-7
     free = ~(at_low | at_high)
     if not free.any():  # a vertex: one group takes what is left
@@ -133,9 +143,11 @@ class Direct:
 
     def solve(self, law: Law) -> Optimum:
         """The global optimum of the law's (weighted) mean loss, with its duality gap."""
+        if not hasattr(law, "A_"):
+            raise ValueError(f"this {type(law).__name__} is not fitted yet; call fit(P, L) first")
         n, m = law.A_.shape
         low, high = box(m, self.floors, self.caps)
-        f = _Objective(law, as_weights(self.target_weights, n) / n)
+        f = _Objective.of(law, as_weights(self.target_weights, n) / n)
         best = self._best(f, low, high)
         losses = f.losses(best)
         return Optimum(best, losses, float(f.weights @ losses), f.gap(best, low, high))
@@ -145,6 +157,8 @@ class Direct:
         if room.sum() <= 1e-15 or abs(1.0 - low.sum()) < 1e-15:
             return np.asarray(low / low.sum())
         start = low + room * ((1.0 - low.sum()) / room.sum())
+        if f.gap(start, low, high) <= 1e-14 * f.size(start):
+            return np.asarray(start)  # nothing matters: stay in the middle instead of running into a corner
         if not f.curvature(start).any():
             return cheapest(f.gradient(start), low, high)
         if high.sum() - 1.0 < 1e-12:
@@ -153,7 +167,7 @@ class Direct:
         if not loose.all():
             return self._with_fixed(f, low, high, loose)
         inner = _interior(f, low, high)
-        scale = float(np.abs(f.gradient(inner)).max())
+        scale = f.size(inner)
         candidates = [start, inner, _snap(f, inner, low, high)]
         candidates = [c / c.sum() for c in candidates]
         gaps = [f.gap(c, low, high) for c in candidates]
@@ -166,7 +180,7 @@ class Direct:
         left = 1.0 - low[~loose].sum()
         inner = _Shifted(f.law, loose, low, left)
         p = low.copy()
-        p[loose] = left * self._best(_Objective(inner, f.weights), low[loose] / left, high[loose] / left)
+        p[loose] = left * self._best(_Objective.of(inner, f.weights), low[loose] / left, high[loose] / left)
         return p
 
 

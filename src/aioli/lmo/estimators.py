@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from aioli.protocol import Observation, Segment, State, Weighting
-from aioli.simplex import Array, as_weights, smoothed_one_hot
+from aioli.simplex import Array, as_weights, project, smoothed_one_hot, whole
 
 Start = Literal["never", "later", "always"]
 NONE: frozenset[str] = frozenset()
@@ -28,20 +28,27 @@ class Task:
     m: int
     steps: int
     n: int | None = None
-    """Number of targets; None means the groups themselves (n = m)."""
+    """Number of targets; None means the groups themselves (in-domain)."""
     seed: int = 0
     target_weights: tuple[float, ...] | None = None
+    groups: tuple[str, ...] | None = None
+    """The groups' names, where known: a state is not resumed with groups in another order."""
     weights: Array = field(init=False, repr=False, compare=False)
     """The target weights, scaled to mean 1."""
 
     def __post_init__(self) -> None:
+        for name in ("m", "steps", "n", "seed"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, whole(value, name))
         if self.m < 1:
             raise ValueError(f"m={self.m} groups cannot be mixed; there must be at least one group")
         if self.steps < 1:
             raise ValueError(f"steps={self.steps} leaves nothing to train; use at least 1")
-        object.__setattr__(self, "n", self.m if self.n is None else self.n)
         if self.targets < 1:
             raise ValueError(f"n={self.n} targets: there must be at least one")
+        if self.groups is not None and len(self.groups) != self.m:
+            raise ValueError(f"groups={list(self.groups)} must be {self.m} names")
         if self.target_weights is not None:
             object.__setattr__(self, "target_weights", tuple(float(w) for w in self.target_weights))
         weights = as_weights(self.target_weights, self.targets)
@@ -62,6 +69,8 @@ class Round:
     t: int
     steps: int
     p: Array
+    bounds: tuple[Array, Array] | None = None
+    """Floors and caps that every mixture must keep."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,11 @@ class Estimator(Protocol):
     @property
     def needs(self) -> frozenset[str]:
         """The kinds it observes."""
+        ...
+
+    @property
+    def weighting(self) -> Weighting:
+        """How its probes use the mixture."""
         ...
 
     def begin(self, task: Task) -> State:
@@ -132,6 +146,7 @@ class InterleavedSweep:
     """Keep only `A_ii = beta_ii / p_i` (E10)."""
     start: Start = field(default="always", init=False, repr=False)
     needs: frozenset[str] = field(default=VAL, init=False, repr=False)
+    weighting: Weighting = field(default="sample", init=False, repr=False)
 
     def __post_init__(self) -> None:
         smoothed_one_hot(2, self.eps)
@@ -173,9 +188,9 @@ class InterleavedSweep:
 
     def begin(self, task: Task) -> State:
         """Nothing to remember."""
-        if self.diagonal and task.targets != task.m:
+        if self.diagonal and task.n is not None:
             raise ValueError(
-                f"a diagonal A needs one target per group; there are {task.targets} targets, {task.m} groups"
+                "a diagonal A needs the groups themselves as targets; leave targets out, or use another method"
             )
         return {}
 
@@ -191,11 +206,19 @@ class InterleavedSweep:
             blocks += blocks[-m:][::-1] if mirrored else [int(i) for i in rng.permutation(m)]
         return blocks
 
+    def mixtures(self, round: Round) -> Array:
+        """The sweep mixtures, one per row; floors and caps hold for them too."""
+        P = smoothed_one_hot(round.task.m, self.eps, round.p if self.around == "current" else None)
+        if round.bounds is None:
+            return P
+        with np.errstate(divide="ignore"):
+            return np.exp([project(np.maximum(np.log(row), -1e4), *round.bounds) for row in P])
+
     def probes(self, round: Round) -> list[Segment]:
         """m·k intervals of equal length."""
         m = round.task.m
         length = self.interval(m, round.steps)
-        P = smoothed_one_hot(m, self.eps, round.p if self.around == "current" else None)
+        P = self.mixtures(round)
         return [Segment(P[j], length, VAL, tag=f"sweep {j}") for j in self.indices(round)]
 
     def drops(self, round: Round, start: Array, log: Sequence[Observation]) -> tuple[list[int], Array, Array]:
@@ -206,7 +229,7 @@ class InterleavedSweep:
         if self.fit == "realised" and (total > 0).all():
             Q /= total
         else:
-            Q = smoothed_one_hot(round.task.m, self.eps, round.p if self.around == "current" else None)[order]
+            Q = self.mixtures(round)[order]
         losses = np.stack([start, *(_val(o) for o in log)])
         return order, Q, -np.diff(losses, axis=0)
 
@@ -218,26 +241,35 @@ class InterleavedSweep:
         m = round.task.m
         order, Q, drop = self.drops(round, start, log)
         place = np.argsort(np.asarray(order), kind="stable").reshape(m, -1)
-        P, beta = Q[place].mean(1), drop[place].mean(1)
         if self.diagonal:
-            own = np.diag(P)
-            return state, Estimate(np.diag(np.divide(np.diag(beta), own, out=np.zeros(m), where=own > 0)))
+            own, beta = np.diag(Q[place].mean(1)), np.diag(drop[place].mean(1))
+            return state, Estimate(np.diag(np.divide(beta, own, out=np.zeros(m), where=own > 0)))
         centre = round.p if self.around == "current" else np.full(m, 1.0 / m)
-        if np.abs(P - smoothed_one_hot(m, self.eps, centre)).max() < 1e-13:
+        P = Q[place].mean(1)
+        if round.bounds is None and np.abs(P - smoothed_one_hot(m, self.eps, centre)).max() < 1e-13:
             # (1-eps)·I + eps·1·centreᵀ has this inverse, because the centre sums to 1
+            beta = drop[place].mean(1)
             return state, Estimate(((beta - self.eps * (centre @ beta)) / (1.0 - self.eps)).T)
-        return state, Estimate(_solve(P, beta).T)
+        return state, Estimate(solve_drops(Q, drop))
 
 
-def _solve(P: Array, beta: Array) -> Array:
-    """P^-1 beta; where a tiny batch made the realised mixtures dependent, the smallest A that fits them best."""
-    try:
-        A = np.linalg.solve(P, beta)
-        if np.abs(A).max() <= 1e6 * np.abs(beta).max():  # not so where P is as good as singular, nor for NaN
-            return np.asarray(A)
-    except np.linalg.LinAlgError:
-        pass
-    return np.asarray(np.linalg.lstsq(P, beta, rcond=1e-6)[0])
+def solve_drops(Q: Array, drop: Array) -> Array:
+    """The A (n, m) that explains the drops (K, n) of intervals with proportions Q (K, m), by least squares.
+
+    Effects are split into a mean and contrasts between groups. Contrasts that the intervals do not determine, because
+    tiny batches made the realised mixtures nearly dependent or left a group out, are taken to be zero: such a group is
+    as good as the average. Where they are determined this is `P^-1 beta`.
+    """
+    q, d = Q.mean(0), drop.mean(0)
+    if Q.shape[1] <= 200:
+        contrast = np.linalg.lstsq(Q - q, drop - d, rcond=1e-4)[0]
+    else:  # the normal equations are much faster, and their loss of digits is within the same tolerance
+        centred = Q - q
+        gram = centred.T @ centred
+        gram[np.diag_indices_from(gram)] += 1e-10 * np.trace(gram) / len(gram)
+        contrast = np.linalg.solve(gram, centred.T @ (drop - d))
+    contrast = contrast - contrast.mean(0)
+    return np.asarray((contrast + (d - q @ contrast)).T)
 
 
 def _val(observation: Observation) -> Array:
@@ -253,6 +285,7 @@ class SkillGraph:
     """A^SG, (n, m): the relative decrease of target i's loss when training on group j alone."""
     start: Start = field(default="later", init=False, repr=False)
     needs: frozenset[str] = field(default=VAL, init=False, repr=False)
+    weighting: Weighting = field(default="sample", init=False, repr=False)
 
     def __post_init__(self) -> None:
         rows = tuple(tuple(float(v) for v in row) for row in self.graph)
@@ -300,6 +333,7 @@ class ExcessLoss:
     clip: Literal["group", "token"] = "group"
     """Clip the group's mean excess (this paper) or every token's (the original)."""
     start: Start = field(default="never", init=False, repr=False)
+    weighting: Weighting = field(default="loss", init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.clip not in {"group", "token"}:
@@ -340,6 +374,7 @@ class GradientInner:
     r: float | None = None
     """Share of the batch taken from validation data; None is the paper's, 0.25 for two groups and 0.5 beyond (E18)."""
     start: Start = field(default="never", init=False, repr=False)
+    weighting: Weighting = field(default="loss", init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.rule not in {"paper", "normalised"}:

@@ -14,7 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from aioli.lmo.loglinear import fit_loglinear
-from aioli.simplex import SUM_TOLERANCE, Array
+from aioli.simplex import Array
+
+ROUNDING = 0.006
+"""How far from 1 the rows of a table of runs may sum: published tables are rounded; they are renormalised."""
 
 
 class Law(Protocol):
@@ -33,11 +36,12 @@ def as_design(P: ArrayLike) -> Array:
     design = np.array(P, dtype=np.float64)
     if design.ndim != 2 or 0 in design.shape:
         raise ValueError(f"mixtures must be a table of shape (runs, groups), got shape {design.shape}")
-    bad = ~np.isfinite(design).all(1) | (design < 0).any(1) | (np.abs(design.sum(1) - 1.0) > SUM_TOLERANCE)
+    bad = ~np.isfinite(design).all(1) | (design < 0).any(1) | (np.abs(design.sum(1) - 1.0) > ROUNDING)
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise ValueError(
-            f"mixture in row {row} is {design[row].tolist()}, which is not on the simplex (sum 1, none < 0)"
+            f"the mixture in row {row}, {design[row].tolist()}, sums to {design[row].sum():g}; shares must be finite, "
+            "not negative, and sum to 1 (percent: divide by 100)"
         )
     return np.asarray(design / design.sum(1, keepdims=True))
 
@@ -77,16 +81,14 @@ def check_rank(P: Array) -> None:
 def least_squares(P: Array, Y: Array, ridge: float = 0.0) -> Array:
     """Exact least squares of `P a = y` for every column of Y, as (n, m).
 
-    `ridge` penalises the spread of each a around its mean, so that neither the level nor the order of groups matters.
+    `ridge` is the weight of one made-up run per group, on that group alone, that saw the average.
     """
-    if ridge < 0:
-        raise ValueError(f"ridge={ridge} must not be negative")
     if ridge == 0.0:
         check_rank(P)
     else:
         m = P.shape[1]
-        P = np.concatenate([P, np.sqrt(ridge) * (np.eye(m) - 1.0 / m)])
-        Y = np.concatenate([Y, np.zeros((m, Y.shape[1]))])
+        Y = np.concatenate([Y, np.sqrt(ridge) * np.repeat(Y.mean(0, keepdims=True), m, axis=0)])
+        P = np.concatenate([P, np.sqrt(ridge) * np.eye(m)])
     return np.asarray(np.linalg.lstsq(P, Y, rcond=None)[0].T, dtype=np.float64)
 
 
@@ -105,13 +107,18 @@ class _Fitted:
     """What every law has after `fit`."""
 
     ridge: float = 0.0
-    """Penalty on the spread of each A_i; 0 is plain least squares."""
+    """How many made-up runs per group, on that group alone, are added that saw the average loss: a pull towards "it
+    does not matter" that makes any design solvable. 0 is plain least squares."""
     A_: Array = field(init=False, repr=False)
     b_: Array = field(init=False, repr=False)
     c_: Array = field(init=False, repr=False)
     mse_: Array = field(init=False, repr=False)
     r2_: Array = field(init=False, repr=False)
     _vector: bool = field(init=False, repr=False, default=False)
+
+    def __post_init__(self) -> None:
+        if not self.ridge >= 0:
+            raise ValueError(f"ridge={self.ridge} must not be negative")
 
     def _shape(self, predicted: Array) -> Array:
         return predicted[:, 0] if self._vector else predicted
@@ -194,7 +201,8 @@ class LinearDynamic(_Fitted):
     """`L^{t+1} = L^t - A p`: the law of the online methods (b is absorbed into A). `diagonal` keeps only A_ii (n = m).
 
     Without `start` the fit takes L^t = 0: on the simplex a constant moves freely between c and A (Lemma 2), so the
-    predictions are the same and only the level of A's rows differs.
+    predictions and the differences between groups are the same and only the level of A's rows differs. A diagonal A
+    has no level to move, so it needs `start`.
     """
 
     diagonal: bool = False
@@ -210,10 +218,12 @@ class LinearDynamic(_Fitted):
             if design.shape[1] != losses.shape[1]:
                 n, m = losses.shape[1], design.shape[1]
                 raise ValueError(f"a diagonal A needs one target per group; there are {n} targets and {m} groups")
+            if start is None:
+                raise ValueError("a diagonal A needs the losses before the round: fit(P, L, start)")
             power = (design**2).sum(0) + self.ridge
             if (power == 0).any():
                 raise ValueError(f"group {int(np.argmin(power))} is 0 in every mixture, so its effect was never seen")
-            self.A_ = np.diag((design * drop).sum(0) / power)
+            self.A_ = np.diag(((design * drop).sum(0) + self.ridge * drop.mean(0)) / power)
         else:
             self.A_ = least_squares(design, drop, self.ridge)
         self.c_ = before.mean(0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from aioli.lmo.estimators import VAL, Estimate, InterleavedSweep, Round, Start, Task
-from aioli.protocol import Observation, Segment, State
+from aioli.protocol import Observation, Segment, State, Weighting
 from aioli.simplex import Array
 
 
@@ -27,12 +27,17 @@ class PooledSweep:
     """Weight of a round relative to the one after it."""
     shrink: bool = True
     """Shrink contrasts by their standard errors; False takes the regression as it is."""
+    caution: float = 2.0
+    """How many times their noise the contrasts must amount to before they move p at all; 1 is plain empirical Bayes."""
     start: Start = field(default="always", init=False, repr=False)
     needs: frozenset[str] = field(default=VAL, init=False, repr=False)
+    weighting: Weighting = field(default="sample", init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 0.0 < self.discount <= 1.0:
             raise ValueError(f"discount={self.discount} must be above 0 and at most 1")
+        if not self.caution >= 1.0:
+            raise ValueError(f"caution={self.caution} must be at least 1")
         if self.sweep.diagonal:
             raise ValueError("a pooled sweep estimates contrasts between groups; diagonal=True has none")
 
@@ -75,16 +80,16 @@ class PooledSweep:
         if free <= 0:  # nothing left over to judge the noise by: do not move yet
             return new, Estimate(A, pull=np.zeros(round.task.m))
         V = left / free * inverse
-        pull = _shrink(theta, V) if self.shrink else theta
+        pull = _shrink(theta, V, self.caution) if self.shrink else theta
         return new, Estimate(A, pull=pull, stderr=np.sqrt(np.maximum(np.diag(V), 0.0)))
 
 
-def _shrink(theta: Array, V: Array) -> Array:
+def _shrink(theta: Array, V: Array, caution: float) -> Array:
     """The posterior mean of contrasts theta ~ N(truth, V) under truth ~ N(0, tau²) with tau² from the data."""
     m = theta.size
     if m == 1:
         return theta
-    tau2 = max(0.0, (float(theta @ theta) - float(np.trace(V))) / (m - 1))
+    tau2 = max(0.0, (float(theta @ theta) - caution * float(np.trace(V))) / (m - 1))
     if tau2 == 0.0:
         return np.zeros(m)
     shrunk = tau2 * np.linalg.solve(tau2 * np.eye(m) + V, theta)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from aioli.lmo.estimators import Estimate, Round, Start, Task, realised
-from aioli.protocol import Observation, Segment, State
+from aioli.protocol import Observation, Segment, State, Weighting
 from aioli.simplex import Array, as_mixture, uniform
 
 _EXPONENTS = np.linspace(0.05, 0.8, 24)
@@ -48,6 +48,11 @@ class ScalingSlope:
     """Share of the run during which nothing is fitted and the prior is used."""
     start: Start = field(default="never", init=False, repr=False)
     needs: frozenset[str] = field(default=frozenset({"train_loss"}), init=False, repr=False)
+    weighting: Weighting = field(default="sample", init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.s <= 2.0 or not 0.0 <= self.keep < 1.0 or not 0.0 <= self.warmup < 1.0:
+            raise ValueError(f"s={self.s} must be in [0, 2], keep={self.keep} and warmup={self.warmup} in [0, 1)")
 
     def begin(self, task: Task) -> State:
         """Tokens so far, the loss curve so far, each group's recent share."""

@@ -40,6 +40,8 @@ class EGD:
     """After each step `p ← (1-smoothing)·p + smoothing/m` (E16)."""
     floors: Bounds = None
     caps: Bounds = None
+    target_weights: Bounds = None
+    """How much each target counts where a whole A (n, m) is given as the pull; a vector is taken as already summed."""
 
     def __post_init__(self) -> None:
         if written := re.fullmatch(r"(ema|window)\((.+)\)", self.memory.replace(" ", "")):
@@ -56,7 +58,7 @@ class EGD:
             raise ValueError(f"window={self.window} must be at least 1 for memory='window'")
         if not 0.0 <= self.smoothing < 1.0:
             raise ValueError(f"smoothing={self.smoothing} must be at least 0 and below 1")
-        for name in ("floors", "caps"):
+        for name in ("floors", "caps", "target_weights"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(float(v) for v in getattr(self, name)))
 
@@ -71,9 +73,14 @@ class EGD:
         return {"origin": logits, "logits": logits, "pulls": []}
 
     def step(self, state: State, pull: ArrayLike) -> tuple[State, Array]:
-        """One update; returns the new state and mixture, and leaves the old state as it is."""
+        """One update; returns the new state and mixture, and leaves the old state as it is.
+
+        `pull` is (m,), or A itself, (n, m), whose rows are then summed by `target_weights` (Lemma 1).
+        """
         origin = np.asarray(state["origin"], dtype=np.float64)
         g = np.asarray(pull, dtype=np.float64)
+        if g.ndim == 2:
+            g = as_weights(self.target_weights, len(g)) @ g
         m = origin.size
         if g.shape != (m,) or not (math.isfinite(g.sum()) or np.isfinite(g).all()):
             raise ValueError(f"pull={g.tolist()} must be {m} finite numbers, one per group")
@@ -150,6 +157,10 @@ class BestSimulated:
     alpha: float = 1.0
     seed: int = 0
     target_weights: Bounds = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.top <= self.candidates:
+            raise ValueError(f"top={self.top} must be between 1 and candidates={self.candidates}")
 
     def solve(self, predict: Callable[[Array], Array], m: int) -> Optimum:
         """The average of the best mixtures of m groups under `predict`, which maps (N, m) to (N, n)."""

@@ -6,6 +6,7 @@ DML and RegMix share one sweep, and DoReMi's full-length reference is the strati
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from aioli.config import content_hash, to_config
+from aioli.config import content_hash, to_config, to_plain
 from aioli.lmo.estimators import Task
 from aioli.policies import RulePolicy, Rules, Static
 from aioli.simplex import Array, as_mixture, dirichlet_cover, uniform
@@ -34,10 +35,17 @@ class Run:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The run as plain JSON."""
-        task = {"m": self.task.m, "n": self.task.n, "steps": self.task.steps, "seed": self.task.seed}
-        weights = None if self.task.target_weights is None else list(self.task.target_weights)
+        task = {k: v for k, v in vars(self.task).items() if k != "weights"}
+        if isinstance(self.rules, Static):
+            task["target_weights"] = None  # what targets count does not change a run with a fixed mixture
         reference = None if self.reference is None else self.reference.key
-        return {"rules": to_config(self.rules), "task": {**task, "target_weights": weights}, "reference": reference}
+        plain: dict[str, Any] = {
+            "schema": 1,
+            "rules": to_config(self.rules),
+            "task": to_plain(task),
+            "reference": reference,
+        }
+        return plain
 
     @cached_property
     def key(self) -> str:
@@ -88,15 +96,18 @@ class Problem:
         for name in ("groups", "targets"):
             names = getattr(self, name)
             if names is not None:
-                if isinstance(names, str):
+                if isinstance(names, str) or not isinstance(names, Iterable):
                     raise ValueError(f"{name}={names!r} must be a list of names")
-                object.__setattr__(self, name, tuple(names))
+                names = tuple(str(each) for each in names)
+                object.__setattr__(self, name, names)
                 if len(set(names)) != len(names):
                     raise ValueError(f"{name} {list(names)} are not distinct")
+        for name, labels, rest in (("sizes", self.groups, None), ("target_weights", self.targets or self.groups, 1.0)):
+            object.__setattr__(self, name, by_name(getattr(self, name), labels, name, rest))
         _ = self.task(self.steps)
         if isinstance(self.budget, str) and self.budget not in BUDGETS:
             raise ValueError(f"budget={self.budget!r} is not one of {', '.join(BUDGETS)}, nor a number of runs")
-        if not isinstance(self.budget, str) and not self.budget > 0:
+        if not isinstance(self.budget, str) and not (isinstance(self.budget, (int, float)) and self.budget > 0):
             raise ValueError(f"budget={self.budget} must be positive")
         if self.sizes is not None and (
             len(self.sizes) != self.m or not min(self.sizes) >= 0 or not sum(self.sizes) > 0
@@ -123,7 +134,8 @@ class Problem:
 
     def task(self, steps: int, seed: int | None = None) -> Task:
         """The task of one run."""
-        return Task(self.m, steps, self.n, self.seed if seed is None else seed, self.target_weights)
+        n = None if self.targets is None else self.n
+        return Task(self.m, steps, n, self.seed if seed is None else seed, self.target_weights, self.groups)
 
     def extra_steps(self, runs: int) -> int:
         """How long each of so many extra runs may be: never longer than the final run (E27)."""
@@ -164,6 +176,29 @@ class Problem:
         points = 9 if runs == 10 else runs
         grid = [np.array([i / (points + 1), 1.0 - i / (points + 1)]) for i in range(1, points + 1)]
         return [(p, self.seed) for p in grid] + [(uniform(2), self.seed + 1)] * (runs - points)
+
+
+def by_name(
+    values: Mapping[str, float] | Iterable[float] | None, labels: tuple[str, ...], name: str, rest: float | None
+) -> tuple[float, ...] | None:
+    """Numbers in the order of the labels, from a list or a dict by name; `rest` stands for names left out."""
+    if values is None:
+        return None
+    if isinstance(values, Mapping):
+        unknown = sorted(set(values) - set(labels))
+        if unknown:
+            raise ValueError(f"{name} names {unknown[0]!r}, which is not one of {', '.join(labels)}")
+        missing = [label for label in labels if label not in values]
+        if missing and rest is None:
+            raise ValueError(f"{name} does not say {missing[0]!r}; give a number for each of {', '.join(labels)}")
+        given = dict(values)
+        values = [given[label] if label in given else float(rest or 0.0) for label in labels]
+    if isinstance(values, (str, int, float)):
+        raise ValueError(f"{name}={values!r} must be a list with a number for each of {', '.join(labels)}, or a dict")
+    try:
+        return tuple(float(v) for v in values)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}={values!r} must be numbers") from None
 
 
 def _static(p: ArrayLike) -> Static:

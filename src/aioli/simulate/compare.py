@@ -7,7 +7,7 @@ new world; all methods face the same worlds with the same seeds, and differences
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
-from aioli.methods import Method, conduct
+from aioli.config import content_hash
+from aioli.methods import Method, conduct, create
 from aioli.protocol import Observation, Segment, drive
 from aioli.runs.spec import Problem, Result, Run
-from aioli.simplex import as_weights, check_groups, uniform
+from aioli.simplex import as_weights, check_groups, uniform, whole
 from aioli.simulate.trainer import SimTrainer
 from aioli.simulate.worlds import WORLDS, World
 
@@ -33,17 +34,19 @@ class Trained:
 
 
 class Simulator:
-    """Trains runs in a world; an equal run is trained once."""
+    """Trains runs in a world; an equal run is trained once. Every run has noise of its own, drawn by its content."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.done: dict[str, Trained] = {}
 
-    def train(self, run: Run) -> Trained:
-        """Train one run, or find it again."""
-        if run.key not in self.done:
+    def train(self, run: Run, again: bool = False) -> Trained:
+        """Train one run, or find it again; `again`: a second time, with fresh noise."""
+        key = run.key + ("/again" if again else "")
+        if key not in self.done:
             reference = None if run.reference is None else self.train(run.reference).trainer
-            trainer = self.world.trainer(run.task.seed, run.task.steps, reference)
+            noise = int(content_hash(key)[:15], 16)
+            trainer = self.world.trainer(noise, run.task.steps, reference)
             start = trainer.losses(trainer.state)
             total = np.zeros(run.task.m)
 
@@ -53,8 +56,8 @@ class Simulator:
 
             drive(run.policy(), trainer, record)
             seen = trainer.losses(trainer.state) + trainer.noise.val * trainer._rng.normal(size=trainer.n)
-            self.done[run.key] = Trained(trainer, Result(seen, start, total / run.task.steps))
-        return self.done[run.key]
+            self.done[key] = Trained(trainer, Result(seen, start, total / run.task.steps))
+        return self.done[key]
 
     def stage(self, runs: list[Run]) -> list[Result]:
         """Train a stage of runs."""
@@ -74,7 +77,8 @@ class Score:
     interval: tuple[float, float]
     """95% confidence interval of the difference (Student's t over paired seeds)."""
     gap: float
-    """Mean distance to the oracle, the better of the best static mixture and the best greedy schedule."""
+    """Mean distance to the oracle, the better of the best static mixture and the best greedy schedule (without noise;
+    a cleverer schedule than the greedy one could be better still)."""
     room_closed: float
     """Share of the room between stratified and the best static mixture that was closed, over all seeds."""
     wins: int
@@ -98,15 +102,26 @@ class Comparison:
     seeds: int
     stratified: float
     room: float
-    """Mean gap between stratified and the best static mixture: what there is to win."""
+    """Mean gap between stratified and the best static mixture, both without noise: what there is to win."""
     room_interval: tuple[float, float]
+    """Over worlds."""
     scores: tuple[Score, ...]
     skipped: dict[str, str]
     """Methods that could not run here, and why."""
 
+    @property
+    def no_room(self) -> bool:
+        """Whether nothing can be won: the room is less than a ten-thousandth of the loss."""
+        return self.room < 1e-4 * abs(self.stratified)
+
     def to_json(self) -> dict[str, Any]:
-        """Everything as plain JSON."""
-        return asdict(self)
+        """Everything as plain JSON; an interval that cannot be told (one seed) is null."""
+        plain = asdict(self)
+        for part in (plain, *plain["scores"]):
+            for name in ("interval", "room_interval"):
+                if name in part and not np.isfinite(part[name]).all():
+                    part[name] = None
+        return plain
 
 
 def interval(differences: ArrayLike) -> tuple[float, float]:
@@ -136,6 +151,8 @@ class Setting:
         if self.world == "uniform" and self.targets is not None:
             raise ValueError("the uniform world is judged on its groups; leave targets out")
         check_groups(self.groups)
+        if self.targets is not None and self.targets < 1:
+            raise ValueError(f"targets={self.targets} must be at least 1, or left out: judged on the groups")
         world = WORLDS[self.world](self.groups, self.targets, seed, self.steps)
         groups = tuple(f"group{j}" for j in range(world.m))
         targets = None if self.targets is None else tuple(f"target{i}" for i in range(world.n))
@@ -150,7 +167,8 @@ def _one_seed(setting: Setting, methods: Sequence[tuple[str, Method]], seed: int
     simulator = Simulator(world)
     static = world.value([(problem.steps, world.best_static(weights))], weights)
     greedy = world.value(world.best_greedy(weights), weights)
-    base = simulator.train(problem.final_static(uniform(problem.m))).trainer
+    base = simulator.train(problem.final_static(uniform(problem.m)), again=True).trainer
+    even = world.value([(problem.steps, uniform(problem.m))], weights)
     rows: dict[str, Any] = {}
     for label, method in methods:
         try:
@@ -158,7 +176,8 @@ def _one_seed(setting: Setting, methods: Sequence[tuple[str, Method]], seed: int
         except ValueError as problem_found:
             rows[label] = str(problem_found)
             continue
-        final = simulator.train(outcome.final).trainer
+        # judged by a training of its own, so that a method that picked its luckiest run does not keep the luck
+        final = simulator.train(outcome.final, again=True).trainer
         runs = {run.key: run for run in (*outcome.extra, outcome.final)}
         rows[label] = {
             "loss": float(weights @ final.losses(final.state)) / problem.n,
@@ -167,39 +186,54 @@ def _one_seed(setting: Setting, methods: Sequence[tuple[str, Method]], seed: int
             "probing": sum(simulator.done[key].trainer.probing for key in runs) / problem.steps,
         }
     stratified = float(weights @ base.losses(base.state)) / problem.n
-    return {"stratified": stratified, "static": static, "oracle": min(static, greedy), "rows": rows}
+    return {"stratified": stratified, "room": even - static, "oracle": min(static, greedy), "rows": rows}
 
 
 def compare(
     setting: Setting,
-    methods: Sequence[tuple[str, Method]],
+    methods: Sequence[str | tuple[str, Method]],
     seeds: Iterable[int],
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
-    """Simulate every method on every seed. `progress` is told seeds done and seeds in all."""
-    seeds = list(seeds)
-    if not seeds:
-        raise ValueError("there must be at least one seed")
+    """Simulate every method (a name, or a label and a method) on every seed.
+
+    `progress` is told seeds done and seeds in all. With more than one worker, seeds run in processes of their own.
+    """
+    seeds = [whole(seed, "seed") for seed in seeds]
+    if not seeds or min(seeds) < 0:
+        raise ValueError(f"seeds={seeds} must be at least one number, none negative")
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers={workers} must be at least 1")
+    named = [(each, create(each)) if isinstance(each, str) else each for each in methods]
     setting.draw(seeds[0])
     found: list[dict[str, Any]] = []
-    workers = min(len(seeds), workers or os.cpu_count() or 1)
-    if workers > 1:
-        with ProcessPoolExecutor(workers) as pool:
-            for row in pool.map(_one_seed, [setting] * len(seeds), [methods] * len(seeds), seeds):
-                found.append(row)
-                if progress:
-                    progress(len(found), len(seeds))
-    else:
-        for seed in seeds:
-            found.append(_one_seed(setting, methods, seed))
-            if progress:
-                progress(len(found), len(seeds))
-    return _summarise(setting, [label for label, _ in methods], found)
+    for row in _rows(setting, named, seeds, min(len(seeds), workers or os.cpu_count() or 1)):
+        found.append(row)
+        if progress:
+            progress(len(found), len(seeds))
+    return _summarise(setting, [label for label, _ in named], found)
+
+
+def _rows(
+    setting: Setting, methods: list[tuple[str, Method]], seeds: list[int], workers: int
+) -> Iterator[dict[str, Any]]:
+    if workers == 1:
+        yield from (_one_seed(setting, methods, seed) for seed in seeds)
+        return
+    pool = ProcessPoolExecutor(workers)
+    try:
+        yield from pool.map(_one_seed, [setting] * len(seeds), [methods] * len(seeds), seeds)
+    except BaseException:  # interrupted: the workers must not go on alone
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _summarise(setting: Setting, labels: Sequence[str], found: Sequence[dict[str, Any]]) -> Comparison:
-    stratified, static, oracle = (np.array([f[key] for f in found]) for key in ("stratified", "static", "oracle"))
+    stratified, room_each, oracle = (np.array([f[key] for f in found]) for key in ("stratified", "room", "oracle"))
     scores, skipped = [], {}
     for label in labels:
         rows = [f["rows"][label] for f in found]
@@ -209,7 +243,7 @@ def _summarise(setting: Setting, labels: Sequence[str], found: Sequence[dict[str
             continue
         loss = np.array([row["loss"] for row in rows])
         difference = loss - stratified
-        room = float((stratified - static).sum())
+        room = float(room_each.sum())
         scores.append(
             Score(
                 method=label,
@@ -223,7 +257,6 @@ def _summarise(setting: Setting, labels: Sequence[str], found: Sequence[dict[str
                 **{key: float(np.mean([row[key] for row in rows])) for key in ("extra_runs", "extra_steps", "probing")},
             )
         )
-    room_each = stratified - static
     return Comparison(
         setting.world,
         setting.groups,

@@ -3,7 +3,7 @@
     LinearWorld     the linear dynamic law holds exactly; A may drift in time
     PowerLawWorld   per-target power laws in what was learned, with transfer between groups, an irreducible part,
                     a lean towards what was seen last, learning-rate warm-up and decay, noise in training and validation
-    uniform_world   a power-law world in which uniform is optimal but losses, slopes and noise tempt away from it
+    uniform_world   a power-law world in which uniform is optimal but losses and noise tempt away from it
 
 A world is frozen data. It makes trainers and knows its oracle: the best static mixture and the best greedy schedule.
 """
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from aioli.lmo.direct import Direct
 from aioli.protocol import Segment
-from aioli.simplex import Array, as_weights, cheapest, split_evenly, uniform
+from aioli.simplex import Array, as_weights, cheapest, split_evenly, uniform, whole
 from aioli.simulate.trainer import QUIET, Noise, SimTrainer
 
 
@@ -34,6 +34,17 @@ class LinearWorld:
     A_end: Array | None = None
     noise: Noise = QUIET
     sizes: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("A", "start", "A_end"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
+        if self.A.ndim != 2 or self.start.shape != (len(self.A),) or whole(self.steps, "steps") < 1:
+            raise ValueError(
+                f"A {self.A.shape} must be (n, m), start {self.start.shape} (n,), steps={self.steps} positive"
+            )
+        if self.A_end is not None and self.A_end.shape != self.A.shape:
+            raise ValueError(f"A_end {self.A_end.shape} must have the shape of A {self.A.shape}")
 
     @property
     def m(self) -> int:

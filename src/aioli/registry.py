@@ -1,0 +1,298 @@
+"""The registry of methods: find them by name, check their settings, carry them out.
+
+In: functions decorated with `method`. Out: `create(name, **settings)`, a `Method` that plans runs for a `Problem`, and
+`conduct`, which carries a plan out with any function that trains runs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import math
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import numpy as np
+
+from aioli.policies import RulePolicy
+from aioli.runs.spec import Problem, Result, Run
+from aioli.simplex import check_groups
+
+Plan = Generator[list[Run], list[Result], Run]
+Function = Callable[..., "Run | Plan"]
+Vector = Sequence[float] | Mapping[str, float] | None
+"""A number per group, as a list in their order or a dict by name."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method's row in Table 1."""
+
+    law: str
+    parameters: str
+    solver: str
+    lmo: bool = True
+    """Whether the method is an instance of the framework."""
+
+
+_METHODS: dict[str, tuple[Function, Row]] = {}
+_VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {}
+_ADDITION: list[Function] = []
+
+
+def method(law: str, parameters: str, solver: str, lmo: bool = True) -> Callable[[Function], Function]:
+    """Register a function as a method; underscores in its name become hyphens."""
+
+    def add(function: Function) -> Function:
+        name = function.__name__.replace("_", "-")
+        if name in _METHODS and _METHODS[name][0].__module__.startswith("aioli."):
+            raise ValueError(f"{name!r} is a method of aioli's own; give yours another name")
+        _METHODS[name] = (function, Row(law, parameters, solver, lmo))
+        return function
+
+    return add
+
+
+def variant(of: Function, name: str, about: str, row: Row, fixed: dict[str, Any], **defaults: Any) -> None:
+    """Register a method again, with some settings fixed and others defaulted differently."""
+
+    def planned(problem: Problem, **settings: Any) -> Run | Plan:
+        return of(problem, **{**defaults, **settings, **fixed})
+
+    planned.__doc__ = about
+    _METHODS[name] = (planned, row)
+    _VARIANTS[name] = (of.__name__, fixed, defaults)
+
+
+def addition(function: Function) -> Function:
+    """Register how `aioli+NAME` plans: called with the problem, NAME's method, and aioli's settings."""
+    _ADDITION.append(function)
+    return function
+
+
+def names() -> list[str]:
+    """All methods, in the order of the paper; `aioli+NAME` adds Aioli to any that is not Aioli."""
+    return list(_METHODS)
+
+
+def create(name: str, **settings: Any) -> Method:
+    """A method by name with its settings. For `aioli+NAME`, settings of NAME go in `base={…}`."""
+    plain = name.replace("_", "-").lower()
+    if plain.startswith("aioli+"):
+        inner = settings.pop("base", {})
+        if not isinstance(inner, Mapping):
+            raise ValueError(f"base={inner!r} must be a dict of settings, such as {{'runs': 5}}")
+        base = create(plain.removeprefix("aioli+"), **inner)
+        if base.name.startswith("aioli"):
+            raise ValueError(f"{name!r}: aioli can be added to any method but itself")
+        return Method(plain, _checked("aioli", settings), base)
+    if plain not in _METHODS:
+        raise ValueError(
+            f"there is no method {name!r}{_nearest(plain, _METHODS)}; known: {', '.join(_METHODS)}, aioli+NAME"
+        )
+    return Method(plain, _checked(plain, settings))
+
+
+def settings_of(name: str) -> dict[str, inspect.Parameter]:
+    """The settings that a method takes, with their types and defaults: its keyword arguments."""
+    if name in _VARIANTS:
+        of, fixed, defaults = _VARIANTS[name]
+        own = {key: p for key, p in settings_of(of).items() if key not in fixed}
+        return {key: p.replace(default=defaults.get(key, p.default)) for key, p in own.items()}
+    parameters = inspect.signature(_METHODS[name][0], eval_str=True).parameters
+    return {key: p for key, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _checked(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, each known to the method and of its type."""
+    allowed = settings_of(name)
+    for key, value in settings.items():
+        if key not in allowed:
+            has = ", ".join(allowed) or "none"
+            raise ValueError(f"{name} has no setting {key!r}{_nearest(key, allowed)}; it has: {has}")
+        wanted = allowed[key].annotation
+        if wanted is not inspect.Parameter.empty and not _fits(value, wanted):
+            raise ValueError(f"{name}: {key}={value!r} must be {_words(wanted)}")
+    return dict(settings)
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    """Whether a value is of a type as settings are annotated."""
+    options = get_args(wanted)
+    if get_origin(wanted) is Literal:
+        return value in options
+    if get_origin(wanted) in (Union, UnionType):
+        return any(_fits(value, option) for option in options)
+    if wanted is None or wanted is NoneType:
+        return value is None
+    if wanted is bool:
+        return isinstance(value, (bool, np.bool_))
+    if wanted is int:
+        return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if wanted is float:
+        number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+        return number and math.isfinite(value)
+    if get_origin(wanted) is Mapping:
+        return isinstance(value, Mapping)
+    if get_origin(wanted) is Sequence:
+        return isinstance(value, (list, tuple, np.ndarray)) and all(_fits(v, options[0]) for v in value)
+    return True
+
+
+def _words(wanted: Any) -> str:
+    """A type as people say it."""
+    options = get_args(wanted)
+    if get_origin(wanted) is Literal:
+        return "one of " + ", ".join(map(str, options))
+    if get_origin(wanted) in (Union, UnionType):
+        return " or ".join(dict.fromkeys(_words(option) for option in options))
+    names = {bool: "true or false", int: "a whole number", float: "a number", NoneType: "none"}
+    if get_origin(wanted) is Sequence:
+        return "a list of numbers"
+    return names.get(wanted, "a dict by name")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method with its settings, ready to plan."""
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    base: Method | None = None
+    """For `aioli+NAME`: the method that Aioli adjusts."""
+
+    @property
+    def row(self) -> Row:
+        """Its row in Table 1."""
+        return _METHODS["aioli" if self.base is not None else self.name][1]
+
+    def plan(self, problem: Problem) -> Plan:
+        """Yields stages of runs, receives their results, returns the final run."""
+        if self.base is not None:
+            planned = _ADDITION[-1](problem, self.base, **self.settings)
+        else:
+            planned = _METHODS[self.name][0](problem, **self.settings)
+        return (yield from planned) if inspect.isgenerator(planned) else planned  # type: ignore[return-value]
+
+    def policy(self, groups: int | Sequence[str], steps: int, **problem: Any) -> RulePolicy:
+        """The policy of a method that needs no extra runs, for use in a training loop."""
+        if isinstance(groups, int):
+            check_groups(groups)
+            groups = [f"group{j}" for j in range(groups)]
+        known = [f.name for f in fields(Problem) if f.name not in {"groups", "steps"}]
+        for key in problem:
+            if key not in known:
+                raise ValueError(
+                    f"policy() takes no {key!r}{_nearest(key, known)}; it takes groups, steps, {', '.join(known)}"
+                )
+        plan = self.plan(Problem(groups, steps, **problem))  # type: ignore[arg-type]
+        try:
+            stage = next(plan)
+        except StopIteration as end:
+            run: Run = end.value
+            return run.policy()
+        raise ValueError(
+            f"{self.name} needs extra runs before the final one ({len(stage)} in its first stage), so it cannot drive "
+            "a loop by itself; run its plan first, or use a method without extra runs such as aioli"
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A method carried out: its final run and result, and every extra run it took."""
+
+    final: Run
+    result: Result
+    extra: tuple[Run, ...]
+    extra_results: tuple[Result, ...]
+
+    @property
+    def extra_runs(self) -> int:
+        """Counted, never typed."""
+        return len({run.key for run in self.extra})
+
+
+def conduct(method: Method | str, problem: Problem, train: Callable[[list[Run]], list[Result]]) -> Outcome:
+    """Carry out a method, with `train` doing the runs of a stage: it maps a list of runs to their results."""
+    method = create(method) if isinstance(method, str) else method
+    plan = method.plan(problem)
+    extra: list[Run] = []
+    results: list[Result] = []
+    try:
+        stage = next(plan)
+        while True:
+            if not isinstance(stage, list) or not all(isinstance(run, Run) for run in stage):
+                raise ValueError(f"{method.name} must yield lists of runs, not {stage!r}")
+            done = train(stage)
+            extra += stage
+            results += done
+            stage = plan.send(done)
+    except StopIteration as end:
+        final: Run = end.value
+    if not isinstance(final, Run) or final.task.steps != problem.steps:
+        raise ValueError(
+            f"{method.name} must return the final run, of {problem.steps} steps (problem.final), not {final!r}"
+        )
+    return Outcome(final, train([final])[0], tuple(extra), tuple(results))
+
+
+MEANINGS: dict[str, str] = {
+    "alpha": "concentration of the sweep's Dirichlet draws",
+    "around": "what sweep mixtures are smoothed towards: uniform (the paper) or the current mixture",
+    "candidates": "simulated mixtures to choose from",
+    "caps": "largest share of each group: a list, or a dict by name",
+    "caution": "how many times their noise contrasts must amount to before they move the mixture",
+    "clip": "clip the excess loss per group (this paper) or per token (the original)",
+    "delta": "share of each round spent on the sweep; None: the paper's, raised where rounds are short",
+    "diagonal": "keep only the effect of each group on itself",
+    "discount": "weight of a round relative to the one after it",
+    "eps": "one-hot smoothing of the sweep mixtures; 0 trains on one group at a time",
+    "eta": "step size: how far one update moves the mixture",
+    "fit": "solve with the realised proportions, or with the requested ones",
+    "floor": "smallest preference of a group",
+    "floors": "smallest share of each group: a list, or a dict by name",
+    "gamma": "weight of the past in a moving average; None: updates accumulate",
+    "huber": "residual beyond which errors count linearly, in units of the loss; None: from the data",
+    "k": "sweeps per group and round; None: 4 for up to 3 groups, else 2",
+    "normalise": "how A is brought to a size: shift-sum, l1, none",
+    "order": "order of the sweep's intervals: shuffle (the paper), blocks, mirrored (cancels drift)",
+    "p_init": "mixture to start with, for S_init steps",
+    "prior": "preference before anything is known: uniform or natural",
+    "r": "share of the batch taken from validation data; None: the paper's",
+    "ridge": "made-up runs per group that saw the average loss: a pull towards 'it does not matter'",
+    "rounds": "T: how often the mixture is updated; None: 20, fewer where rounds would be too short",
+    "rule": "the paper's update, or normalised as in its authors' code",
+    "runs": "mixtures to try in the sweep",
+    "s": "exponent of the credit: how much a group's own recent share explains its progress",
+    "S_init": "steps of p_init before the first round",
+    "shrink": "shrink contrasts that are within their standard errors",
+    "smoothing": "share of uniform mixed in after each update",
+    "top": "best simulated mixtures to average",
+    "trees": "trees per target",
+    "warmup": "share of the run before anything is fitted",
+    "window": "how many rounds count",
+}
+"""What settings mean; a method of one's own describes its settings in its docstring, one `name: meaning` per line."""
+
+
+def explain(name: str, setting: str | None = None) -> str:
+    """What a method does, or what one of its settings means."""
+    function = _METHODS[name][0]
+    if name == "odm" and setting == "alpha":
+        return "weight of the past in a group's reward"
+    if name == "ado" and setting == "gamma":
+        return "weight of the newest preference against the mean of all"
+    about = inspect.getdoc(function) or _VARIANTS.get(name, ("", {}, {}))[0]
+    if setting is None:
+        return about
+    for line in about.splitlines():
+        if line.strip().startswith(f"{setting}:"):
+            return line.partition(":")[2].strip()
+    return MEANINGS.get(setting, "")
