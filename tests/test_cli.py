@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from aioli import registry
 from aioli.cli import COMMANDS, main
 from aioli.methods import names
 
@@ -141,7 +140,6 @@ def test_own_methods_can_be_loaded(capsys, tmp_path):
     )
     common = ("simulate", "--groups", "3", "--steps", "100", "--seeds", "2", "--load", str(file), "--methods")
     code, out, _ = run(capsys, *common, "stratified", "halved:share=0.7")
-    registry._METHODS.pop("halved")
     assert code == 0
     assert "halved:share=0.7" in out
 

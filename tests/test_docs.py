@@ -12,16 +12,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-@pytest.fixture(autouse=True)
-def forget_methods():
-    from aioli import registry
-
-    before = dict(registry._METHODS)
-    yield
-    registry._METHODS.clear()
-    registry._METHODS.update(before)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_code_blocks_run(page):
     """The blocks of a page run one after the other, with stand-ins for what the README's reader has."""

@@ -88,7 +88,7 @@ def test_nearly_dependent_mixtures_do_not_blow_up(m, batch, eps):
 
 
 def test_a_group_that_was_never_drawn_is_taken_as_average():
-    from aioli.lmo.estimators import solve_drops
+    from aioli.lmo.sweep import solve_drops
 
     Q = np.array([[0.5, 0.5, 0.0], [0.75, 0.25, 0.0], [0.25, 0.75, 0.0]])
     np.testing.assert_allclose(solve_drops(Q, np.ones((3, 2))), 1.0)
@@ -98,7 +98,7 @@ def test_a_group_that_was_never_drawn_is_taken_as_average():
 
 @pytest.mark.parametrize("m", [5, 250])
 def test_least_squares_over_intervals_is_exact_for_few_and_many_groups(m):
-    from aioli.lmo.estimators import solve_drops
+    from aioli.lmo.sweep import solve_drops
 
     rng = np.random.default_rng(m)
     Q, A = rng.dirichlet(np.ones(m), 3 * m), rng.uniform(0, 1, (2, m))

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioli import registry
 from aioli.config import from_config, to_config
 from aioli.lmo import EGD, ExcessLoss
 from aioli.methods import Outcome, conduct, create, method, names
@@ -13,15 +12,6 @@ from aioli.policies import Online, Static, Then
 from aioli.protocol import Observation, drive
 from aioli.runs import Problem, Result
 from aioli.simulate import LinearWorld, Noise, PowerLawWorld, Simulator
-
-
-@pytest.fixture(autouse=True)
-def forget_methods():
-    before = dict(registry._METHODS)
-    yield
-    registry._METHODS.clear()
-    registry._METHODS.update(before)
-
 
 FAST = {"regmix": {"candidates": 500, "top": 5, "trees": 5}, "regmix-linear": {"candidates": 500, "top": 5}}
 

@@ -10,7 +10,7 @@ One framework, Linear Mixing Optimization (LMO), expresses every method as three
 """
 
 from aioli import lmo, simplex
-from aioli.lmo.estimators import Task
+from aioli.lmo.task import Task
 from aioli.methods import conduct, create, names
 from aioli.policies import RulePolicy, build
 from aioli.protocol import Cursor, Observation, Policy, Segment, Trainer, drive

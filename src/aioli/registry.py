@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, cast, get_args, get_origin
 
 import numpy as np
 
@@ -179,7 +179,9 @@ class Method:
             planned = _ADDITION[-1](problem, self.base, **self.settings)
         else:
             planned = _METHODS[self.name][0](problem, **self.settings)
-        return (yield from planned) if inspect.isgenerator(planned) else planned  # type: ignore[return-value]
+        if isinstance(planned, Generator):
+            planned = yield from planned
+        return planned
 
     def policy(self, groups: int | Sequence[str], steps: int, **problem: Any) -> RulePolicy:
         """The policy of a method that needs no extra runs, for use in a training loop."""
@@ -192,7 +194,10 @@ class Method:
                 raise ValueError(
                     f"policy() takes no {key!r}{_nearest(key, known)}; it takes groups, steps, {', '.join(known)}"
                 )
-        plan = self.plan(Problem(groups, steps, **problem))  # type: ignore[arg-type]
+        labels = (
+            tuple(groups) if not isinstance(groups, str) else cast(tuple[str, ...], groups)
+        )  # Problem refuses a str
+        plan = self.plan(Problem(labels, steps, **problem))
         try:
             stage = next(plan)
         except StopIteration as end:

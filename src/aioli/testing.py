@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from aioli.lmo.estimators import Task
+from aioli.lmo.task import Task
 from aioli.protocol import KINDS, Observation, Policy, Segment
 from aioli.simplex import Array
 

@@ -1,21 +1,14 @@
 """The three components of Linear Mixing Optimization: laws × parameters (estimators) × solvers."""
 
 from aioli.lmo.direct import Direct
-from aioli.lmo.estimators import (
-    Estimate,
-    Estimator,
-    ExcessLoss,
-    GradientInner,
-    InterleavedSweep,
-    Round,
-    SkillGraph,
-    Task,
-)
+from aioli.lmo.estimators import ExcessLoss, GradientInner, SkillGraph
 from aioli.lmo.laws import Law, LinearDynamic, LinearStatic, LogLinearDynamic, LogLinearStatic
 from aioli.lmo.pooled import PooledSweep
 from aioli.lmo.similarity import column_sums, scale, similarity, spearman
 from aioli.lmo.slopes import ScalingSlope, TimeAverage
 from aioli.lmo.solvers import EGD, BestOf, BestSimulated, Optimum
+from aioli.lmo.sweep import InterleavedSweep
+from aioli.lmo.task import Estimate, Estimator, Round, Task
 from aioli.lmo.trees import Trees
 
 __all__ = [

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from aioli.lmo.estimators import VAL, Estimate, InterleavedSweep, Round, Start, Task
+from aioli.lmo.sweep import InterleavedSweep
+from aioli.lmo.task import VAL, Estimate, Round, Start, Task
 from aioli.protocol import Observation, Segment, State, Weighting
 from aioli.simplex import Array
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from aioli.lmo.estimators import Estimate, Round, Start, Task, realised
+from aioli.lmo.task import Estimate, Round, Start, Task, realised
 from aioli.protocol import Observation, Segment, State, Weighting
 from aioli.simplex import Array, as_mixture, uniform
 

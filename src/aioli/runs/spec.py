@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from aioli.config import content_hash, to_config, to_plain
-from aioli.lmo.estimators import Task
+from aioli.lmo.task import Task
 from aioli.policies import RulePolicy, Rules, Static
 from aioli.simplex import Array, as_mixture, dirichlet_cover, uniform
 
