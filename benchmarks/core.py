@@ -45,10 +45,10 @@ def policy_segment(rules, task):
     return 1e6 * median(run) / len(told)
 
 
-def round_at(m, exact):
-    """Milliseconds for every ask and tell of one round of Aioli with k = 1, its solve and its step."""
-    task = Task(m, 4 * m)
-    rules = Online(InterleavedSweep(k=1), EGD(0.2), 1, "shift-sum")
+def round_at(m, exact, k):
+    """Milliseconds for every ask and tell of one round of Aioli with k sweeps, its solve and its step."""
+    task = Task(m, 4 * m * k)
+    rules = Online(InterleavedSweep(k=k), EGD(0.2), 1, "shift-sum")
     policy, told = RulePolicy(rules, task), []
     rng = np.random.default_rng(0)
     while (segment := policy.ask()) is not None:
@@ -104,7 +104,11 @@ def main():
                     "doremi": policy_segment(Online(ExcessLoss(), EGD(0.01, smoothing=1e-3), "every step"), seven),
                     "odm": policy_segment(Bandit(), seven),
                 },
-                "round_ms_at_m1000": {"requested = realised": round_at(1000, True), "general": round_at(1000, False)},
+                "round_ms_at_m1000": {
+                    "k=1, requested = realised": round_at(1000, True, 1),
+                    "k=1, general": round_at(1000, False, 1),
+                    "k=2, requested = realised": round_at(1000, True, 2),
+                },
                 "log_linear_fit_ms_512x17x13": law_fit(),
                 "direct_ms": {"m=17": direct(17), "m=200": direct(200)},
                 "import_s": {"aioli": import_seconds("aioli"), "numpy alone": import_seconds("numpy")},

@@ -96,7 +96,7 @@ def regmix(
     alpha: float = 1.0,
     candidates: int = 100_000,
     top: int = 100,
-    trees: int = 200,
+    trees: int = 100,
 ) -> Plan:
     """RegMix with LightGBM: fit trees to a sweep and average the best simulated mixtures."""
     P, L = yield from _swept(problem, runs, alpha)

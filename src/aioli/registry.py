@@ -224,8 +224,16 @@ class Outcome:
         return len({run.key for run in self.extra})
 
 
-def conduct(method: Method | str, problem: Problem, train: Callable[[list[Run]], list[Result]]) -> Outcome:
-    """Carry out a method, with `train` doing the runs of a stage: it maps a list of runs to their results."""
+def conduct(
+    method: Method | str,
+    problem: Problem,
+    train: Callable[[list[Run]], list[Result]],
+    train_final: Callable[[Run], Result] | None = None,
+) -> Outcome:
+    """Carry out a method, with `train` doing the runs of a stage: it maps a list of runs to their results.
+
+    `train_final` does the final run, where that is to be done otherwise.
+    """
     method = create(method) if isinstance(method, str) else method
     plan = method.plan(problem)
     extra: list[Run] = []
@@ -245,7 +253,8 @@ def conduct(method: Method | str, problem: Problem, train: Callable[[list[Run]],
         raise ValueError(
             f"{method.name} must return the final run, of {problem.steps} steps (problem.final), not {final!r}"
         )
-    return Outcome(final, train([final])[0], tuple(extra), tuple(results))
+    result = train([final])[0] if train_final is None else train_final(final)
+    return Outcome(final, result, tuple(extra), tuple(results))
 
 
 MEANINGS: dict[str, str] = {

@@ -108,8 +108,8 @@ class InterleavedSweep:
         """m·k intervals of equal length."""
         m = round.task.m
         length = self.interval(m, round.steps)
-        P = self.mixtures(round)
-        return [Segment(P[j], length, VAL, tag=f"sweep {j}") for j in self.indices(round)]
+        each = [Segment(p, length, VAL, tag=f"sweep {j}") for j, p in enumerate(self.mixtures(round))]
+        return [each[j] for j in self.indices(round)]
 
     def drops(self, round: Round, start: Array, log: Sequence[Observation]) -> tuple[list[int], Array, Array]:
         """Per interval: the sweep mixture's index, the proportions (K, m), the drop of each target's loss (K, n)."""

@@ -14,7 +14,7 @@ from aioli.simplex import Array
 class Trees:
     """One LightGBM regressor per target. It predicts, but has no A and no certificate of an optimum."""
 
-    def __init__(self, trees: int = 200, learning_rate: float = 0.05, seed: int = 0) -> None:
+    def __init__(self, trees: int = 100, learning_rate: float = 0.1, seed: int = 0) -> None:
         self.trees, self.learning_rate, self.seed = trees, learning_rate, seed
 
     def fit(self, P: ArrayLike, L: ArrayLike) -> Trees:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import numpy as np
@@ -122,9 +122,9 @@ class Online:
             "pull": None,
             "stderr": None,
         }
-        shortest = self._round(task, state)
-        assert shortest is not None
-        self.estimator.probes(replace(shortest, steps=task.steps // state["rounds"]))
+        sweep = getattr(self.estimator, "sweep", self.estimator)
+        if isinstance(sweep, InterleavedSweep):
+            sweep.interval(task.m, task.steps // state["rounds"])  # refuses, now, rounds too short for the sweep
         return self._open(task, state)
 
     def _looks(self, state: State) -> bool:

@@ -170,20 +170,24 @@ def _one_seed(setting: Setting, methods: Sequence[tuple[str, Method]], seed: int
     base = simulator.train(problem.final_static(uniform(problem.m)), again=True).trainer
     even = world.value([(problem.steps, uniform(problem.m))], weights)
     rows: dict[str, Any] = {}
+
+    def afresh(run: Run) -> Result:
+        # judged by a training of its own, so that a method that picked its luckiest run does not keep the luck
+        return simulator.train(run, again=True).result
+
     for label, method in methods:
         try:
-            outcome = conduct(method, problem, simulator.stage)
+            outcome = conduct(method, problem, simulator.stage, afresh)
         except ValueError as problem_found:
             rows[label] = str(problem_found)
             continue
-        # judged by a training of its own, so that a method that picked its luckiest run does not keep the luck
         final = simulator.train(outcome.final, again=True).trainer
-        runs = {run.key: run for run in (*outcome.extra, outcome.final)}
+        probed = [final, *(simulator.train(run).trainer for run in {run.key: run for run in outcome.extra}.values())]
         rows[label] = {
             "loss": float(weights @ final.losses(final.state)) / problem.n,
             "extra_runs": outcome.extra_runs,
             "extra_steps": sum(r.task.steps for r in {r.key: r for r in outcome.extra}.values()) / problem.steps,
-            "probing": sum(simulator.done[key].trainer.probing for key in runs) / problem.steps,
+            "probing": sum(trainer.probing for trainer in probed) / problem.steps,
         }
     stratified = float(weights @ base.losses(base.state)) / problem.n
     return {"stratified": stratified, "room": even - static, "oracle": min(static, greedy), "rows": rows}
