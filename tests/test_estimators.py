@@ -105,6 +105,18 @@ def test_least_squares_over_intervals_is_exact_for_few_and_many_groups(m):
     np.testing.assert_allclose(solve_drops(Q, Q @ A.T), A, atol=1e-6)
 
 
+@pytest.mark.parametrize("batch", [None, 4096, 64])
+def test_many_groups(batch):
+    """m = 250: exact where the realised mixtures determine A, and no explosion where they do not."""
+    rng = np.random.default_rng(0)
+    world = LinearWorld(rng.uniform(0.5, 1.5, (3, 250)) / 1e4, np.full(3, 3.0), 4000, noise=Noise(batch=batch))
+    sweep = InterleavedSweep(k=1, eps=0.5, delta=0.25)
+    A = learn(world, sweep, 4000) / sweep.interval(250, 4000)
+    assert np.abs(A).max() < 0.01
+    if batch != 64:
+        np.testing.assert_allclose(A, world.A, atol=1e-7)
+
+
 def test_dependent_realised_mixtures_do_not_stop_a_run():
     """One sample per batch can make all realised mixtures alike: fall back to the least A that fits."""
     world = LinearWorld(np.full((2, 2), 1e-3), np.full(2, 3.0), 100, noise=Noise(batch=1))

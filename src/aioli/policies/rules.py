@@ -44,14 +44,17 @@ class Rules(Protocol):
 def check_observation(segment: Segment, observation: Observation, m: int, n: int) -> None:
     """Refuse an observation that lacks what was asked for, has the wrong shape, or is not finite where it must be."""
     tokens = observation.tokens
-    if tokens.shape != (m,) or not (tokens >= 0).all() or not np.isfinite(tokens.sum()):
+    if tokens.shape != (m,) or not (tokens.min() >= 0 and math.isfinite(tokens.max())):
         raise ValueError(f"tokens={tokens.tolist()} must be {m} finite numbers, one per group, not negative")
-    shapes = {"val_loss": ((n,),), "grad_inner": ((n, m), (m,)), "lr": ((),)}
     for kind in segment.observe:
         value = getattr(observation, kind)
         if value is None:
             raise ValueError(f"{kind} was asked for and is missing from the observation")
-        allowed = shapes.get(kind, ((m,),))
+        allowed: tuple[tuple[int, ...], ...] = ((n,),) if kind == "val_loss" else ((m,),)
+        if kind == "grad_inner":
+            allowed = ((n, m), (m,))
+        elif kind == "lr":
+            allowed = ((),)
         if np.shape(value) not in allowed:
             raise ValueError(f"{kind} has shape {np.shape(value)}, expected {' or '.join(map(str, allowed))}")
         if math.isfinite(value if kind == "lr" else value.sum()):
