@@ -1,0 +1,210 @@
+"""TokenStore: prepared text on disk. One memory-mapped array of tokens per group and split, and a JSON manifest.
+
+In: a directory written by `prepare` (or by `write_store`). Out: rows of `context` tokens, read without copying. Every
+array's size is checked on opening and its SHA-256 on request; nothing in the manifest is trusted as a path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SCHEMA = 1
+SPLITS = ("train", "val", "test")
+MANIFEST = "manifest.json"
+DTYPES = {"uint16": np.uint16, "uint32": np.uint32}
+
+Tokens = NDArray[np.unsignedinteger[Any]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The tokens of one group in one split."""
+
+    tokens: int
+    sha256: str
+    documents: int = 0
+    mask: str | None = None
+    """SHA-256 of the array that says which tokens are trained on (instruction data); None: all of them."""
+
+
+class TokenStore:
+    """An opened store."""
+
+    def __init__(self, path: str | Path, verify: bool = False) -> None:
+        """Open the store at `path`; `verify` also compares every array with its checksum."""
+        self.path = Path(path)
+        self.manifest = _read_manifest(self.path)
+        self.groups: tuple[str, ...] = tuple(self.manifest["groups"])
+        self.context = int(self.manifest["context"])
+        self.dtype = DTYPES[self.manifest["dtype"]]
+        self.vocabulary = int(self.manifest["vocabulary"])
+        self.parts = {
+            split: [Part(**self.manifest["splits"][split][group]) for group in self.groups]
+            for split in self.manifest["splits"]
+        }
+        for split in self.parts:
+            for j in range(len(self.groups)):
+                self._check_size(split, j)
+        if verify:
+            self.verify()
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 over what a run sees: groups, context and the checksum of every array."""
+        seen = {k: self.manifest[k] for k in ("groups", "context", "dtype", "splits")}
+        return hashlib.sha256(json.dumps(seen, sort_keys=True).encode()).hexdigest()
+
+    def file(self, split: str, group: int, kind: str = "tokens") -> Path:
+        """The file of one array; named by the group's number, so that no name from data becomes a path."""
+        return self.path / f"{split}.{group}.{kind}.bin"
+
+    def _check_size(self, split: str, group: int) -> None:
+        part = self.parts[split][group]
+        wanted = {"tokens": part.tokens * np.dtype(self.dtype).itemsize}
+        if part.mask is not None:
+            wanted["mask"] = part.tokens
+        for kind, size in wanted.items():
+            file = self.file(split, group, kind)
+            found = file.stat().st_size if file.is_file() else None
+            if found != size:
+                what = "is missing" if found is None else f"has {found} bytes, not {size}"
+                raise ValueError(f"{file} {what}; the store is damaged, prepare it again")
+
+    def verify(self) -> None:
+        """Compare every array with the checksum in the manifest."""
+        for split, parts in self.parts.items():
+            for group, part in enumerate(parts):
+                sums = {"tokens": part.sha256} | ({} if part.mask is None else {"mask": part.mask})
+                for kind, wanted in sums.items():
+                    if sha256_of(self.file(split, group, kind)) != wanted:
+                        raise ValueError(
+                            f"{self.file(split, group, kind)} does not match its checksum; the store is damaged, "
+                            "prepare it again"
+                        )
+
+    def sequences(self, split: str = "train") -> NDArray[np.int64]:
+        """Whole sequences of each group."""
+        self._has(split)
+        return np.array([part.tokens // self.context for part in self.parts[split]], dtype=np.int64)
+
+    def _has(self, split: str) -> None:
+        if split not in self.parts:
+            raise ValueError(f"{self.path} has no split {split!r}; it has {', '.join(self.parts)}")
+
+    def rows(self, group: int | str, split: str = "train", kind: str = "tokens") -> Tokens:
+        """The sequences of a group, (sequences, context), mapped from disk; a short tail is left out."""
+        self._has(split)
+        j = self.groups.index(group) if isinstance(group, str) else group
+        whole = self.parts[split][j].tokens // self.context * self.context
+        dtype = self.dtype if kind == "tokens" else np.uint8
+        if whole == 0:
+            return np.zeros((0, self.context), dtype=dtype)
+        mapped = np.memmap(self.file(split, j, kind), dtype=dtype, mode="r", shape=(whole,))
+        return np.asarray(mapped).reshape(-1, self.context)
+
+    @property
+    def masked(self) -> bool:
+        """Whether any group has tokens that carry no loss."""
+        return any(part.mask is not None for parts in self.parts.values() for part in parts)
+
+    def masks(self, group: int, split: str = "train") -> Tokens | None:
+        """Which tokens carry loss, like `rows`; None: all."""
+        return None if self.parts[split][group].mask is None else self.rows(group, split, "mask")
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(file)
+
+
+def _digest(file: Any) -> str:
+    total = hashlib.sha256()
+    while piece := file.read(1 << 20):
+        total.update(piece)
+    return total.hexdigest()
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    file = path / MANIFEST
+    if not file.is_file():
+        raise ValueError(f"{path} is not a token store: it has no {MANIFEST}; make one with `aioli prepare`")
+    try:
+        manifest = json.loads(file.read_text())
+        ok = (
+            manifest["schema"] == SCHEMA
+            and manifest["dtype"] in DTYPES
+            and 1 <= manifest["context"] <= 1 << 24
+            and all(isinstance(g, str) for g in manifest["groups"])
+            and len(set(manifest["groups"])) == len(manifest["groups"]) > 0
+            and all(set(parts) == set(manifest["groups"]) for parts in manifest["splits"].values())
+            and set(manifest["splits"]) <= set(SPLITS)
+            and all(p["tokens"] >= 0 for parts in manifest["splits"].values() for p in parts.values())
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} cannot be read ({error}); the store is damaged, prepare it again") from None
+    if not ok:
+        raise ValueError(f"{file} is not a manifest of schema {SCHEMA}; prepare the store again with this version")
+    return dict(manifest)
+
+
+def write_store(
+    path: str | Path,
+    splits: Mapping[str, Mapping[str, Tokens | Sequence[int]]],
+    context: int,
+    vocabulary: int,
+    masks: Mapping[str, Mapping[str, NDArray[np.uint8]]] | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> TokenStore:
+    """Write tokens that are already in memory as a store, atomically: `splits[split][group]` is a flat array."""
+    target = Path(path)
+    if target.exists():
+        raise ValueError(f"{target} exists already; remove it or choose another place")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    groups = list(next(iter(splits.values())))
+    dtype = "uint16" if vocabulary <= 1 << 16 else "uint32"
+    building = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        manifest: dict[str, Any] = {
+            "schema": SCHEMA,
+            "context": context,
+            "dtype": dtype,
+            "vocabulary": vocabulary,
+            "groups": groups,
+            "splits": {},
+            **(about or {}),
+        }
+        for split, parts in splits.items():
+            manifest["splits"][split] = {}
+            for j, group in enumerate(groups):
+                tokens = np.asarray(parts[group]).astype(DTYPES[dtype])
+                entry = {"tokens": int(tokens.size), "sha256": _write(building / f"{split}.{j}.tokens.bin", tokens)}
+                if masks and group in masks.get(split, {}):
+                    mask = np.asarray(masks[split][group], dtype=np.uint8)
+                    entry["mask"] = _write(building / f"{split}.{j}.mask.bin", mask)
+                manifest["splits"][split][group] = entry
+        (building / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        os.replace(building, target)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    return TokenStore(target)
+
+
+def _write(file: Path, array: NDArray[Any]) -> str:
+    with file.open("wb") as out:
+        out.write(array.tobytes())
+        out.flush()
+        os.fsync(out.fileno())
+    return hashlib.sha256(array.tobytes()).hexdigest()

@@ -1,0 +1,312 @@
+"""Batches follow the mixture exactly, change with it at once, and resume to the bit."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aioli.data import Indices, MixtureSampler, TokenStore, write_store
+from aioli.data.counts import plan
+from aioli.data.order import key, permute
+
+
+def shares(m):
+    value = st.one_of(st.just(0.0), st.floats(0.001, 1.0))
+    return st.lists(value, min_size=m, max_size=m).filter(lambda v: sum(v) > 0).map(lambda v: np.array(v) / sum(v))
+
+
+mixtures = st.integers(1, 12).flatmap(shares)
+
+
+@given(st.integers(1, 3000), st.integers(0, 10**6), st.integers(0, 50), st.integers(0, 50))
+def test_the_keyed_order_is_a_permutation(n, seed, group, epoch):
+    keys = np.full(n, key(seed, group, epoch), dtype=np.uint64)
+    assert sorted(permute(np.arange(n), np.full(n, n), keys)) == list(range(n))
+
+
+def test_the_keyed_order_looks_random_and_differs_by_epoch_and_group():
+    n = 50_000
+    size = np.full(n, n)
+    orders = [permute(np.arange(n), size, np.full(n, key(0, g, e), np.uint64)) for g, e in ((0, 0), (0, 1), (1, 0))]
+    for a in orders:
+        assert abs(np.corrcoef(np.arange(n), a)[0, 1]) < 0.02
+        assert abs(np.corrcoef(a[:-1], a[1:])[0, 1]) < 0.02
+        assert abs(np.abs(np.diff(a)).mean() / n - 1 / 3) < 0.01
+        counts = np.bincount(a[: n // 2] * 50 // n, minlength=50)  # the first half is spread over the whole
+        assert ((counts - n / 100) ** 2 / (n / 100)).sum() < 100
+    assert all((a == b).mean() < 0.01 for i, a in enumerate(orders) for b in orders[:i])
+
+
+def test_a_billion_sequences_are_shuffled_without_memory():
+    n = 10**9
+    index = np.array([0, 1, n // 2, n - 1])
+    image = permute(index, np.full(4, n), np.full(4, key(0, 0, 0), np.uint64))
+    assert len(set(image.tolist())) == 4
+    assert (image < n).all()
+
+
+@settings(max_examples=150)
+@given(mixtures, st.integers(1, 40), st.integers(1, 120), st.data())
+def test_counts_are_exact_for_all_mixtures_and_batch_sizes(p, batch, batches, data):
+    m = p.size
+    counts = plan(np.zeros(m), p, batch, 0, np.zeros(m, dtype=np.int64), batches)
+    assert (counts >= 0).all()
+    assert (counts.sum(1) == batch).all()
+    assert (counts[:, p == 0] == 0).all()
+    asked = p * batch * np.arange(1, batches + 1)[:, None]
+    assert np.abs(np.cumsum(counts, 0) - asked).max() <= 1.0 + 1e-6
+    cut = data.draw(st.integers(0, batches))
+    first = plan(np.zeros(m), p, batch, 0, np.zeros(m, dtype=np.int64), cut)
+    second = plan(np.zeros(m), p, batch, cut, first.sum(0), batches - cut)
+    np.testing.assert_array_equal(np.concatenate([first, second]), counts)
+
+
+def test_many_small_groups_that_fall_due_together_stay_within_one():
+    p = np.array([0.5] + [0.005] * 100)
+    counts = plan(np.zeros(101), p, 1, 0, np.zeros(101, dtype=np.int64), 2000)
+    assert np.abs(np.cumsum(counts, 0) - p * np.arange(1, 2001)[:, None]).max() <= 1.0 + 1e-6
+
+
+@settings(max_examples=60)
+@given(st.integers(2, 8).flatmap(lambda m: st.lists(shares(m), min_size=2, max_size=12)), st.integers(4, 32))
+def test_counts_follow_changing_mixtures(path, batch):
+    """What is owed carries over; a change that no schedule can follow within one sample is followed within two."""
+    m = path[0].size
+    sampler = MixtureSampler(Indices((1000,) * m), batch)
+    asked = np.zeros(m)
+    for p in path:
+        for _ in range(3):
+            before = sampler.drawn
+            sampler.next(p)
+            asked += batch * p
+            assert (sampler.drawn - before)[p == 0].sum() == 0
+            assert np.abs(sampler.drawn - asked).max() <= 2.0
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    tokens = {g: rng.integers(0, 500, size) for g, size in (("code", 4000), ("web", 1603), ("tiny", 90))}
+    splits = {"train": tokens, "val": {g: t[:160] for g, t in tokens.items()}}
+    return write_store(tmp_path_factory.mktemp("data") / "store", splits, context=16, vocabulary=512)
+
+
+def stream(sampler, path):
+    return [sampler.next(p) for p in path]
+
+
+def same(a, b):
+    assert len(a) == len(b)
+    for x, y in zip(a, b, strict=True):
+        for mine, yours in zip(x, y, strict=True):
+            if mine is not None:
+                np.testing.assert_array_equal(mine, yours)
+
+
+def a_path(steps, seed=0):
+    rng = np.random.default_rng(seed)
+    path = []
+    while len(path) < steps:
+        path += [rng.dirichlet(np.ones(3))] * int(rng.integers(1, 9))
+    return path[:steps]
+
+
+@pytest.fixture(params=["read ahead", "read when served"])
+def reading(request, monkeypatch):
+    """Short sequences are read ahead in blocks, long ones batch by batch: both ways, for short ones too."""
+    monkeypatch.setattr("aioli.data.sampler._AHEAD_TOKENS", 0 if request.param == "read when served" else 10**9)
+
+
+def test_batches_hold_the_tokens_of_their_sequences(store, reading):
+    sampler = MixtureSampler(store, 8)
+    for batch in stream(sampler, a_path(60)):
+        assert batch.ids.shape == (8, 16)
+        assert batch.ids.dtype == np.int64
+        for row, group, position in zip(batch.ids, batch.group, batch.positions, strict=True):
+            np.testing.assert_array_equal(row, store.rows(int(group))[position])
+
+
+def test_no_sequence_is_repeated_before_its_epoch_ends(store):
+    sampler = MixtureSampler(store, 7)
+    seen = [[] for _ in range(3)]
+    for batch in stream(sampler, a_path(300)):
+        for group, position in zip(batch.group, batch.positions, strict=True):
+            seen[group].append(int(position))
+    for j, size in enumerate(sampler.sizes):
+        for epoch in range(len(seen[j]) // size):
+            assert sorted(seen[j][epoch * size : (epoch + 1) * size]) == list(range(size))
+        assert len(seen[j]) == sampler.drawn[j]
+    np.testing.assert_allclose(sampler.epochs, sampler.drawn / sampler.sizes)
+    assert sampler.repeated[2] == sampler.drawn[2] - sampler.sizes[2]
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 80), st.integers(0, 5), st.sampled_from([1, 3, 64]), st.sampled_from([1, 5, 64]))
+def test_the_stream_after_loading_equals_the_uninterrupted_one(cut, seed, ahead, later):
+    indices, path = Indices((40, 17, 3)), a_path(80, seed)
+    whole = stream(MixtureSampler(indices, 6, seed), path)
+    first = MixtureSampler(indices, 6, seed, ahead=ahead)
+    stream(first, path[:cut])
+    state = json.loads(json.dumps(first.state_dict(), allow_nan=False))
+    second = MixtureSampler(indices, 6, seed, ahead=later)
+    second.load_state_dict(state)
+    same(stream(second, path[cut:]), whole[cut:])
+
+
+@pytest.mark.parametrize("world", [1, 2, 4, 8])
+def test_ranks_share_one_global_batch(store, world, reading):
+    path = a_path(50)
+    whole = stream(MixtureSampler(store, 16), path)
+    slices = [stream(MixtureSampler(store, 16, rank=rank, world=world), path) for rank in range(world)]
+    for t, batch in enumerate(whole):
+        for rank in range(world):
+            same([slices[rank][t]], [type(batch)(*(None if v is None else v[rank::world] for v in batch))])
+
+
+def test_a_new_mixture_is_in_force_from_the_next_batch(store):
+    """A thousand changes, under read-ahead: never a stale batch. Also where the caller changes p in place."""
+    sampler = MixtureSampler(store, 4, ahead=256)
+    rng = np.random.default_rng(0)
+    p = np.zeros(3)
+    for _ in range(1000):
+        p[:] = 0.0
+        p[rng.integers(3)] = 1.0
+        assert (sampler.next(p).group == np.argmax(p)).all()
+
+
+def test_a_group_with_no_share_is_never_drawn_and_does_not_stop_the_others(store):
+    sampler = MixtureSampler(store, 5)
+    assert all((b.group != 1).all() for b in stream(sampler, [[0.5, 0.0, 0.5]] * 200))
+
+
+@pytest.mark.parametrize("ahead", [1, 7, 64])
+def test_cap_redistributes_says_so_once_and_resumes(ahead):
+    indices = Indices((100, 100, 6))
+    p = np.array([0.5, 0.3, 0.2])
+
+    def run(cut):
+        sampler = MixtureSampler(indices, 10, on_exhausted="cap", max_epochs={"2": 2.0}, ahead=ahead)
+        found = []
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for step in range(60):
+                if step == cut:
+                    state = json.loads(json.dumps(sampler.state_dict()))
+                    again = MixtureSampler(indices, 10, on_exhausted="cap", max_epochs={"2": 2.0}, ahead=3)
+                    again.load_state_dict(state)
+                    sampler = again
+                found.append(sampler.next(p))
+        return sampler, found, told
+
+    sampler, whole, told = run(None)
+    assert len(told) == 1
+    assert "group '2' is used up after 2 epochs" in str(told[0].message)
+    assert sampler.drawn[2] == 12
+    assert all(len(b.group) == 10 for b in whole)
+    np.testing.assert_allclose(sampler.drawn[:2] / sampler.drawn[:2].sum(), [0.625, 0.375], atol=0.02)
+    np.testing.assert_allclose(sampler.realised, sampler.drawn / 600)
+    for cut in (1, 5, 6, 7, 30):
+        same(run(cut)[1], whole)
+
+
+def test_error_and_everything_used_up_are_named():
+    sampler = MixtureSampler(Indices((5, 5)), 4, on_exhausted="error")
+    with pytest.raises(ValueError, match="group '0' is used up"):
+        stream(sampler, [[1.0, 0.0]] * 3)
+    sampler = MixtureSampler(Indices((5, 5)), 4, on_exhausted="cap")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stream(sampler, [[0.5, 0.5]] * 2)
+        with pytest.raises(ValueError, match="is used up"):
+            sampler.next([0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: MixtureSampler(Indices((5,)), 0), "batch=0"),
+        (lambda: MixtureSampler(Indices((5,)), 4, rank=2, world=2), "rank=2 of world=2"),
+        (lambda: MixtureSampler(Indices((5,)), 5, world=2), "equal share of a batch of 5"),
+        (lambda: MixtureSampler(Indices((5,)), 4, on_exhausted="stop"), "on_exhausted='stop'"),
+        (lambda: MixtureSampler(Indices((5,)), 4, max_epochs=2), "needs on_exhausted"),
+        (lambda: MixtureSampler(Indices((5,)), 4, on_exhausted="cap", max_epochs={"x": 1}), "names 'x'"),
+        (lambda: MixtureSampler(Indices((5,)), 4, on_exhausted="cap", max_epochs=-1.0), "must be positive"),
+        (lambda: MixtureSampler(Indices((5, 5)), 4).next([0.5, 0.6]), "sum to 1.1"),
+        (lambda: MixtureSampler(Indices((5, 0)), 4).next([0.5, 0.5]), "'1' has no whole sequence"),
+        (lambda: MixtureSampler(Indices((5, 5)), 4).next([1.0]), "2 groups"),
+    ],
+)
+def test_bad_input_is_named(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_a_state_of_other_data_is_refused():
+    state = MixtureSampler(Indices((5, 5)), 4).state_dict()
+    with pytest.raises(ValueError, match="sizes="):
+        MixtureSampler(Indices((5, 6)), 4).load_state_dict(state)
+    with pytest.raises(ValueError, match="seed="):
+        MixtureSampler(Indices((5, 5)), 4, seed=1).load_state_dict(state)
+
+
+# ---------------------------------------------------------------- the store
+
+
+def test_a_store_is_opened_with_its_sizes_and_checksums(store):
+    opened = TokenStore(store.path, verify=True)
+    assert opened.groups == ("code", "web", "tiny")
+    np.testing.assert_array_equal(opened.sequences(), [250, 100, 5])
+    assert opened.rows("web").shape == (100, 16)  # the short tail is left out
+    assert opened.fingerprint == store.fingerprint
+    assert opened.dtype is np.uint16
+
+
+def test_masks_come_with_their_batches(tmp_path, reading):
+    tokens = {"plain": np.arange(64) % 9, "tasks": np.arange(64) % 7}
+    mask = {"train": {"tasks": (np.arange(64) % 2).astype(np.uint8)}}
+    made = write_store(tmp_path / "s", {"train": tokens}, context=8, vocabulary=9, masks=mask)
+    batch = MixtureSampler(TokenStore(made.path, verify=True), 8).next([0.5, 0.5])
+    assert (batch.mask[batch.group == 0] == 1).all()
+    assert (batch.mask[batch.group == 1] == np.arange(8) % 2).all()
+
+
+def test_a_large_vocabulary_takes_four_bytes(tmp_path):
+    made = write_store(tmp_path / "s", {"train": {"a": np.array([70_000] * 8)}}, context=4, vocabulary=100_000)
+    assert made.dtype is np.uint32
+    assert made.rows("a")[0, 0] == 70_000
+
+
+def damaged(tmp_path, how):
+    made = write_store(tmp_path / "s", {"train": {"a": np.arange(64), "b": np.arange(32)}}, context=8, vocabulary=99)
+    how(made.path)
+    return made.path
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (lambda path: (path / "manifest.json").unlink(), "not a token store"),
+        (lambda path: (path / "manifest.json").write_text("{"), "cannot be read"),
+        (lambda path: (path / "manifest.json").write_text("[]"), "cannot be read"),
+        (lambda path: (path / "manifest.json").write_text('{"schema": 2}'), "manifest"),
+        (lambda path: (path / "train.1.tokens.bin").unlink(), "train.1.tokens.bin is missing"),
+        (lambda path: (path / "train.0.tokens.bin").write_bytes(b"xx"), "has 2 bytes, not 128"),
+        (lambda path: (path / "train.0.tokens.bin").write_bytes(b"x" * 128), "does not match its checksum"),
+    ],
+)
+def test_a_damaged_store_is_refused_by_file(tmp_path, how, words):
+    path = damaged(tmp_path, how)
+    with pytest.raises(ValueError, match=words):
+        TokenStore(path, verify=True)
+
+
+def test_writing_is_all_or_nothing(tmp_path):
+    write_store(tmp_path / "s", {"train": {"a": np.arange(64)}}, context=8, vocabulary=99)
+    with pytest.raises(ValueError, match="exists already"):
+        write_store(tmp_path / "s", {"train": {"a": np.arange(64)}}, context=8, vocabulary=99)
+    with pytest.raises(KeyError):
+        write_store(tmp_path / "t", {"train": {"a": np.arange(9)}, "val": {}}, context=8, vocabulary=99)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["s"]
