@@ -6,7 +6,6 @@ import argparse
 import json
 import re
 import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -173,8 +172,7 @@ def run(options: argparse.Namespace) -> int:
     )
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     found = compare(setting, parse_methods(options.methods), seeds, options.workers, progress("simulating"))
-    print(json.dumps(found.to_json(), indent=2, allow_nan=False) if options.json else render(found))
     if not found.scores:
-        print("aioli simulate: none of the methods could run", file=sys.stderr)
-        return 2
+        raise ValueError("; ".join(f"{name} cannot run here: {why}" for name, why in found.skipped.items()))
+    print(json.dumps(found.to_json(), indent=2, allow_nan=False) if options.json else render(found))
     return 0
