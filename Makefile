@@ -1,7 +1,7 @@
 # make demo   install into .venv and show what aioli does
 # make test   install into .venv with the development tools and run the tests
 # make lint   ruff and mypy --strict
-# make bench  print the speed of the core as JSON
+# make bench  print the speed of the core and of the sampler as JSON
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -29,6 +29,7 @@ format: .venv/.dev
 
 bench: .venv/.installed
 	$(BIN)/python benchmarks/core.py
+	$(BIN)/python benchmarks/loader.py
 
 docs: .venv/.installed
 	$(BIN)/python docs/generate.py

@@ -234,6 +234,7 @@ def test_error_and_everything_used_up_are_named():
         (lambda: MixtureSampler(Indices((5,)), 4, max_epochs=2), "needs on_exhausted"),
         (lambda: MixtureSampler(Indices((5,)), 4, on_exhausted="cap", max_epochs={"x": 1}), "names 'x'"),
         (lambda: MixtureSampler(Indices((5,)), 4, on_exhausted="cap", max_epochs=-1.0), "must be positive"),
+        (lambda: MixtureSampler(Indices((5,)), 4, on_exhausted="cap", max_epochs=0), "must be positive"),
         (lambda: MixtureSampler(Indices((5, 5)), 4).next([0.5, 0.6]), "sum to 1.1"),
         (lambda: MixtureSampler(Indices((5, 0)), 4).next([0.5, 0.5]), "'1' has no whole sequence"),
         (lambda: MixtureSampler(Indices((5, 5)), 4).next([1.0]), "2 groups"),

@@ -171,7 +171,10 @@ def doge(
 
 @method("–", "losses as rewards", "EXP3 bandit", lmo=False)
 def odm(problem: Problem, *, alpha: float = 0.9) -> Run:
-    """Online Data Mixing: a bandit picks one group per batch (E19)."""
+    """Online Data Mixing: a bandit picks one group per batch (E19).
+
+    alpha: weight of the past in a group's reward
+    """
     return problem.final(Bandit(alpha))
 
 
@@ -186,7 +189,10 @@ def ado(
     warmup: float = 0.1,
     prior: Literal["uniform", "natural"] = "uniform",
 ) -> Run:
-    """ADO: groups whose loss is still falling get more (E21)."""
+    """ADO: groups whose loss is still falling get more (E21).
+
+    gamma: weight of the newest preference against the mean of all
+    """
     p0 = tuple(problem.natural.tolist()) if prior == "natural" else None
     rules = Online(ScalingSlope(s, warmup=warmup), TimeAverage(gamma, floor), min(rounds, problem.steps), p0=p0)
     return problem.final(rules)

@@ -293,19 +293,15 @@ MEANINGS: dict[str, str] = {
     "warmup": "share of the run before anything is fitted",
     "window": "how many rounds count",
 }
-"""What settings mean; a method of one's own describes its settings in its docstring, one `name: meaning` per line."""
+"""What settings mean, unless the method's docstring says otherwise in a line `name: meaning`."""
 
 
 def explain(name: str, setting: str | None = None) -> str:
     """What a method does, or what one of its settings means."""
     function = _METHODS[name][0]
-    if name == "odm" and setting == "alpha":
-        return "weight of the past in a group's reward"
-    if name == "ado" and setting == "gamma":
-        return "weight of the newest preference against the mean of all"
     about = inspect.getdoc(function) or _VARIANTS.get(name, ("", {}, {}))[0]
     if setting is None:
-        return about
+        return "\n".join(line for line in about.splitlines() if line.partition(":")[0].strip() not in settings_of(name))
     for line in about.splitlines():
         if line.strip().startswith(f"{setting}:"):
             return line.partition(":")[2].strip()

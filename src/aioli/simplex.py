@@ -204,6 +204,12 @@ def project(logits: Array, low: Array, high: Array) -> Array:
     return np.where(free, logits + shift, clipped(float(inside)))
 
 
+def within(p: Array, low: Array, high: Array) -> Array:
+    """The mixture within bounds that is closest to p (Bregman projection)."""
+    with np.errstate(divide="ignore"):
+        return softmax(project(np.maximum(np.log(p), -1e4), low, high))
+
+
 def softmax(logits: Array) -> Array:
     """exp(logits) on the simplex, without overflow."""
     p = np.exp(logits - logits.max())

@@ -36,18 +36,21 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def count_extra_runs(name: str, m: int) -> int:
     """How many extra runs a method plans for m groups in the unrestricted setting, counted on made-up results."""
-    plan = create(name).plan(Problem(tuple(f"g{j}" for j in range(m)), 5000, sizes=tuple(range(1, m + 1))))
+    quick = {"candidates": 100, "top": 1, "trees": 1}  # what is fitted to made-up results need not be good
+    method = create(name, **{key: value for key, value in quick.items() if key in settings_of(name)})
+    plan = method.plan(Problem(tuple(f"g{j}" for j in range(m)), 5000, sizes=tuple(range(1, m + 1))))
     rng, seen = np.random.default_rng(0), set()
     try:
         stage = next(plan)
         while True:
             seen |= {run.key for run in stage}
-            if name.startswith("regmix"):  # one stage; what is fitted to it takes time and plans nothing more
-                break
             results = [Result(rng.uniform(2, 3, m), np.full(m, 5.0), np.full(m, 1 / m)) for _ in stage]
             stage = plan.send(results)
     except StopIteration:
         pass
+    except ValueError as error:  # an extra that is not installed: the runs planned before it is needed are what counts
+        if "pip install" not in str(error):
+            raise
     return len(seen)
 
 

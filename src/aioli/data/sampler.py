@@ -116,7 +116,11 @@ class MixtureSampler:
         """How many sequences of each group may be drawn; -1: as many as asked for."""
         if self.on_exhausted == "repeat" and max_epochs is None:
             return np.full(self.m, -1, dtype=np.int64)
-        each = max_epochs if isinstance(max_epochs, Mapping) else dict.fromkeys(self.groups, max_epochs or 1.0)
+        each = (
+            max_epochs
+            if isinstance(max_epochs, Mapping)
+            else dict.fromkeys(self.groups, 1.0 if max_epochs is None else max_epochs)
+        )
         unknown = sorted(set(each) - set(self.groups))
         if unknown:
             raise ValueError(f"max_epochs names {unknown[0]!r}, but the groups are {', '.join(self.groups)}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from aioli.lmo.task import VAL, Estimate, Round, Start, Task
 from aioli.protocol import Observation, Segment, State, Weighting
-from aioli.simplex import Array, project, smoothed_one_hot
+from aioli.simplex import Array, smoothed_one_hot, within
 
 # What the paper used: delta by number of groups; 0.07 for m = 7 (E7).
 _PAPER_DELTA = {1: 0.064, 2: 0.128, 3: 0.288}
@@ -101,8 +101,7 @@ class InterleavedSweep:
         P = smoothed_one_hot(round.task.m, self.eps, round.p if self.around == "current" else None)
         if round.bounds is None:
             return P
-        with np.errstate(divide="ignore"):
-            return np.exp([project(np.maximum(np.log(row), -1e4), *round.bounds) for row in P])
+        return np.stack([within(row, *round.bounds) for row in P])
 
     def probes(self, round: Round) -> list[Segment]:
         """m·k intervals of equal length."""

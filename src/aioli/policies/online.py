@@ -16,7 +16,7 @@ from aioli.lmo.solvers import EGD
 from aioli.lmo.sweep import InterleavedSweep
 from aioli.lmo.task import Estimate, Estimator, Round, Task
 from aioli.protocol import Observation, Segment, State
-from aioli.simplex import Array, as_mixture, box, project, softmax, uniform, whole
+from aioli.simplex import Array, as_mixture, box, uniform, whole, within
 
 Normalise = Literal["shift-sum", "l1", "none"]
 
@@ -77,13 +77,18 @@ class Online:
     def weightings(self) -> frozenset[str]:
         return frozenset({self.estimator.weighting})
 
+    @property
+    def _sweep(self) -> InterleavedSweep | None:
+        """The sweep inside the estimator, pooled or not, if there is one."""
+        sweep = getattr(self.estimator, "sweep", self.estimator)
+        return sweep if isinstance(sweep, InterleavedSweep) else None
+
     def count(self, task: Task) -> int:
         """T for this task."""
         if self.rounds == "every step":
             return task.steps
         if self.rounds is None:
-            sweep = getattr(self.estimator, "sweep", self.estimator)
-            if not isinstance(sweep, InterleavedSweep):
+            if (sweep := self._sweep) is None:
                 return min(20, task.steps)
             share = 0.5 if sweep.delta is None else sweep.delta
             return max(1, min(20, int(share * task.steps / (task.m * sweep.sweeps(task.m)) + 1e-9)))
@@ -106,8 +111,7 @@ class Online:
         p0 = uniform(task.m) if self.p0 is None else as_mixture(self.p0, task.m, "p0")
         solver = self.solver.start(p0)
         if (bounds := self._bounds(task)) is not None:
-            with np.errstate(divide="ignore"):
-                p0 = softmax(project(np.maximum(np.log(p0), -1e4), *bounds))
+            p0 = within(p0, *bounds)
         state: State = {
             "rounds": self.count(task),
             "round": 0,
@@ -122,8 +126,7 @@ class Online:
             "pull": None,
             "stderr": None,
         }
-        sweep = getattr(self.estimator, "sweep", self.estimator)
-        if isinstance(sweep, InterleavedSweep):
+        if (sweep := self._sweep) is not None:
             sweep.interval(task.m, task.steps // state["rounds"])  # refuses, now, rounds too short for the sweep
         return self._open(task, state)
 
@@ -207,9 +210,8 @@ class Online:
 
     def report(self, task: Task, state: State) -> State:
         told = {k: state[k] for k in ("round", "p", "A", "pull", "stderr") if state[k] is not None}
-        sweep = getattr(self.estimator, "sweep", self.estimator)
         round = self._round(task, state)
-        if round is not None and isinstance(sweep, InterleavedSweep):
+        if round is not None and (sweep := self._sweep) is not None:
             count = task.m * sweep.sweeps(task.m)
             told["delta"] = count * sweep.interval(task.m, round.steps) / round.steps  # as realised (E7)
         return told

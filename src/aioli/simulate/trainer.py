@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from aioli.data.counts import plan
 from aioli.protocol import KINDS, Observation, Segment
 from aioli.simplex import Array, uniform
 
@@ -91,16 +92,12 @@ class SimTrainer:
         """Samples per group: whole ones, with remainders carried over so that no group is rounded away."""
         if self.noise.batch is None:
             return p * steps
-        wanted = self._owed + p * (self.noise.batch * steps)
-        counts = np.floor(wanted + 1e-9)
-        missing = self.noise.batch * steps - int(counts.sum())
-        if missing > 0:
-            counts[np.argsort(counts - wanted, kind="stable")[:missing]] += 1
-        elif missing < 0:
-            counts[np.argsort(wanted - counts, kind="stable")[:-missing]] -= 1
-        counts = np.maximum(counts, 0.0)
-        self._owed = wanted - counts
-        return counts
+        samples = self.noise.batch * steps
+        counts = (
+            plan(self._owed, p, samples, 0, np.zeros(self.m, dtype=np.int64), 1)[0] if samples else np.zeros(self.m)
+        )
+        self._owed = self._owed + p * samples - counts
+        return counts.astype(np.float64)
 
     def _observe(self, kind: str, tokens: Array, before: Array, begin: int) -> Array | float:
         self.probing += COSTS[kind]
