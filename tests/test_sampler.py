@@ -21,16 +21,20 @@ def shares(m):
 mixtures = st.integers(1, 12).flatmap(shares)
 
 
+def order_of(n, seed=0, group=0, epoch=0, index=None):
+    index = np.arange(n) if index is None else index
+    keys = np.array([key(seed, group, epoch)], dtype=np.uint64)
+    return permute(index, np.zeros(len(index), dtype=np.int64), np.array([n]), keys)
+
+
 @given(st.integers(1, 3000), st.integers(0, 10**6), st.integers(0, 50), st.integers(0, 50))
 def test_the_keyed_order_is_a_permutation(n, seed, group, epoch):
-    keys = np.full(n, key(seed, group, epoch), dtype=np.uint64)
-    assert sorted(permute(np.arange(n), np.full(n, n), keys)) == list(range(n))
+    assert sorted(order_of(n, seed, group, epoch)) == list(range(n))
 
 
 def test_the_keyed_order_looks_random_and_differs_by_epoch_and_group():
     n = 50_000
-    size = np.full(n, n)
-    orders = [permute(np.arange(n), size, np.full(n, key(0, g, e), np.uint64)) for g, e in ((0, 0), (0, 1), (1, 0))]
+    orders = [order_of(n, 0, g, e) for g, e in ((0, 0), (0, 1), (1, 0))]
     for a in orders:
         assert abs(np.corrcoef(np.arange(n), a)[0, 1]) < 0.02
         assert abs(np.corrcoef(a[:-1], a[1:])[0, 1]) < 0.02
@@ -43,7 +47,7 @@ def test_the_keyed_order_looks_random_and_differs_by_epoch_and_group():
 def test_a_billion_sequences_are_shuffled_without_memory():
     n = 10**9
     index = np.array([0, 1, n // 2, n - 1])
-    image = permute(index, np.full(4, n), np.full(4, key(0, 0, 0), np.uint64))
+    image = order_of(n, index=index)
     assert len(set(image.tolist())) == 4
     assert (image < n).all()
 
@@ -114,10 +118,10 @@ def a_path(steps, seed=0):
     return path[:steps]
 
 
-@pytest.fixture(params=["read ahead", "read when served"])
+@pytest.fixture(params=["many at once", "one by one"])
 def reading(request, monkeypatch):
-    """Short sequences are read ahead in blocks, long ones batch by batch: both ways, for short ones too."""
-    monkeypatch.setattr("aioli.data.sampler._AHEAD_TOKENS", 0 if request.param == "read when served" else 10**9)
+    """Short sequences are read many batches at once, long ones batch by batch: both ways, for short ones too."""
+    monkeypatch.setattr("aioli.data.sampler._READ_TOKENS", 0 if request.param == "one by one" else 10**9)
 
 
 def test_batches_hold_the_tokens_of_their_sequences(store, reading):
@@ -311,3 +315,73 @@ def test_writing_is_all_or_nothing(tmp_path):
     with pytest.raises(KeyError):
         write_store(tmp_path / "t", {"train": {"a": np.arange(9)}, "val": {}}, context=8, vocabulary=99)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["s"]
+
+
+# ---------------------------------------------------------------- other ways to draw
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_segments_read_ahead_in_a_thread_but_not_beyond_and_can_be_left(store, prefetch):
+    path = a_path(60)
+    whole = stream(MixtureSampler(store, 8), path)
+    sampler, found, at = MixtureSampler(store, 8), [], 0
+    for n in (1, 7, 20, 5, 27):
+        p = path[at]
+        taken = list(zip(sampler.segment(p, n, prefetch), range(n), strict=True))
+        found += [batch for batch, _ in taken]
+        at += n
+    reference = MixtureSampler(store, 8)
+    wanted = [reference.next(path[b]) for b, n in ((0, 1), (1, 7), (8, 20), (28, 5), (33, 27)) for _ in range(n)]
+    same(found, wanted)
+    assert len(whole) == len(found)
+    left = MixtureSampler(store, 8)
+    for batch, _ in zip(left.segment(path[0], 50, prefetch), range(10), strict=False):
+        same([batch], [batch])
+    again = MixtureSampler(store, 8)
+    again.load_state_dict(json.loads(json.dumps(left.state_dict())))
+    assert int(again.drawn.sum()) in (80, 88)  # zip takes one more than it gives
+    same([again.next(path[0])], [left.next(path[0])])
+
+
+@settings(max_examples=30)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 70)), max_size=6), st.integers(0, 3))
+def test_skipping_is_drawing_without_reading(parts, seed):
+    indices, path = Indices((40, 17, 3)), a_path(10, seed)
+    drawn, skipped = MixtureSampler(indices, 6, seed), MixtureSampler(indices, 6, seed)
+    for which, n in parts:
+        stream(drawn, [path[which]] * n)
+        skipped.skip(path[which], n)
+    np.testing.assert_array_equal(drawn.drawn, skipped.drawn)
+    same([drawn.next(path[0])], [skipped.next(path[0])])
+    other = MixtureSampler(indices, 6, seed)
+    blocks = list(other.plan(path[1], 100))
+    reference = stream(MixtureSampler(indices, 6, seed), [path[1]] * 100)
+    np.testing.assert_array_equal(np.concatenate([p for _, p in blocks]), [b.positions for b in reference])
+
+
+def test_some_groups_can_be_chosen(store):
+    sampler = MixtureSampler(store, 8, groups=("tiny", "code"))
+    batch = sampler.next([0.5, 0.5])
+    np.testing.assert_array_equal(batch.ids[0], store.rows("tiny")[batch.positions[0]])
+    np.testing.assert_array_equal(batch.ids[-1], store.rows("code")[batch.positions[-1]])
+    with pytest.raises(ValueError, match="has no group 'books'; it has code, web, tiny"):
+        MixtureSampler(store, 8, groups=("books",))
+    with pytest.raises(ValueError, match="each named once"):
+        MixtureSampler(store, 8, groups=("code", "code"))
+
+
+def test_groups_without_a_sequence_are_left_out_unless_named(tmp_path):
+    made = write_store(tmp_path / "s", {"train": {"a": np.arange(64), "target": np.arange(2)}}, 8, 99)
+    assert MixtureSampler(made, 4).groups == ("a",)
+    with pytest.raises(ValueError, match="'target' of .* has no whole sequence in its train split"):
+        MixtureSampler(made, 4, groups=("a", "target"))
+
+
+def test_looking_at_the_counts_does_not_change_the_stream(store):
+    path = a_path(60)
+    quiet, curious = MixtureSampler(store, 8), MixtureSampler(store, 8)
+    for p in path:
+        same([quiet.next(p)], [curious.next(p)])
+        assert int(curious.drawn.sum()) % 8 == 0
+        curious.state_dict()
+        curious.owed()

@@ -226,6 +226,8 @@ class Cursor:
         check_supported(self.policy, fed | self._measures.keys(), self.weightings)
         self._clear()
         self._last: Segment | None = None
+        self.listeners: list[Callable[[Segment | None, int, bool], None]] = []
+        """Called after every step with the segment, its steps left, and whether a state was loaded: for loaders."""
 
     def _as_measures(self, fed: frozenset[str]) -> dict[str, Measure]:
         wanted = sorted(self.policy.needs - fed)
@@ -290,6 +292,11 @@ class Cursor:
         except BaseException:
             self._steps, self._tokens, self._sums, self._seen = before
             raise
+        self._notify(loaded=False)
+
+    def _notify(self, loaded: bool) -> None:
+        for listener in self.listeners:
+            listener(self.segment, self.remaining, loaded)
 
     def _count(self, segment: Segment, tokens: ArrayLike | None, values: Mapping[str, ArrayLike]) -> None:
         m = segment.proportions.size
@@ -339,3 +346,4 @@ class Cursor:
         self._tokens = None if state["tokens"] is None else np.asarray(state["tokens"], dtype=np.float64)
         self._sums = {k: np.asarray(v, dtype=np.float64) for k, v in state["sums"].items()}
         self._seen = {k: np.asarray(v, dtype=np.float64) for k, v in state["seen"].items()}
+        self._notify(loaded=True)

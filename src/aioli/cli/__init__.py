@@ -11,9 +11,9 @@ import threading
 from collections.abc import Sequence
 
 from aioli import __version__
-from aioli.cli import demo, methods, simulate
+from aioli.cli import demo, methods, prepare, simulate
 
-COMMANDS = (demo, simulate, methods)
+COMMANDS = (demo, prepare, simulate, methods)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,6 +30,17 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Arguments; settings such as context=64 may stand anywhere among the options."""
+    top = parser()
+    options, rest = top.parse_known_args(arguments)
+    if rest and (not hasattr(options, "settings") or any(word.startswith("-") for word in rest)):
+        top.error(f"unrecognized arguments: {' '.join(rest)}; see aioli {options.command} --help")
+    if rest:
+        options.settings += rest
+    return options
+
+
 class Terminated(BaseException):
     """SIGTERM, as an exception: commands clean up as they do for Ctrl-C."""
 
@@ -43,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without UTF-8 gets question marks, not a failure
             stream.reconfigure(errors="replace")
-    options = parser().parse_args(arguments)
+    options = _parse(arguments)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminated)
     try:

@@ -24,20 +24,54 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -
 
 def progress(label: str, stream: TextIO | None = None) -> Callable[[int, int], None]:
     """A bar on a terminal, nothing elsewhere; call it with what is done and the total."""
-    out = sys.stderr if stream is None else stream
-    began = time.monotonic()
+    bar = Bar(label, stream)
+    return lambda done, total: bar.show(done, total, f"{done}/{total}")
 
-    def show(done: int, total: int) -> None:
-        if not out.isatty():
+
+class Bar:
+    """A progress bar with the time left; elsewhere than on a terminal, a line a minute."""
+
+    def __init__(self, label: str, stream: TextIO | None = None) -> None:
+        self.label, self.out = label, sys.stderr if stream is None else stream
+        self.began, self.first, self.written, self.width = time.monotonic(), -1, 0.0, 0
+
+    def show(self, done: int, total: int, words: str) -> None:
+        """Say how far it has got; a total of 0 is unknown."""
+        now = time.monotonic()
+        if self.first <= 0:
+            self.first, self.began = done, now  # what was done before is no measure of speed
+        terminal = self.out.isatty()
+        if now - self.written < (0.1 if terminal else 60) and done != total:
             return
-        filled = round(24 * done / total)
-        left = (time.monotonic() - began) * (total - done) / max(done, 1)
-        out.write(f"\r{label} {'█' * filled}{'░' * (24 - filled)} {done}/{total}  {left:4.0f} s left ")
-        if done == total:
-            out.write("\r" + " " * (len(label) + 60) + "\r")
-        out.flush()
+        self.written = now
+        gone = max(done - self.first, 0)
+        left = "" if not (total and gone) else f"  {clock((now - self.began) * (total - done) / gone)} left"
+        if terminal:
+            filled = round(24 * done / total) if total else 0
+            bar = f"{'█' * filled}{'░' * (24 - filled)} " if total else ""
+            line = f"{self.label} {bar}{words}{left}"
+            self.out.write("\r" + line.ljust(self.width))
+            self.width = len(line)
+            if total and done >= total:
+                self.clear()
+        elif now - self.began > 1 and (not total or done < total):
+            self.out.write(f"{self.label} {words}{left}\n")
+        self.out.flush()
 
-    return show
+    def clear(self) -> None:
+        """Wipe the bar off the terminal."""
+        if self.width and self.out.isatty():
+            self.out.write("\r" + " " * self.width + "\r")
+            self.out.flush()
+            self.width = 0
+
+
+def clock(seconds: float) -> str:
+    """A duration as people say it."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def share(value: float) -> str:

@@ -34,6 +34,8 @@ class Part:
     tokens: int
     sha256: str
     documents: int = 0
+    bytes: int = 0
+    """Length of its text in UTF-8."""
     mask: str | None = None
     """SHA-256 of the array that says which tokens are trained on (instruction data); None: all of them."""
 
@@ -44,7 +46,7 @@ class TokenStore:
     def __init__(self, path: str | Path, verify: bool = False) -> None:
         """Open the store at `path`; `verify` also compares every array with its checksum."""
         self.path = Path(path)
-        self.manifest = _read_manifest(self.path)
+        self.manifest = read_manifest(self.path)
         self.groups: tuple[str, ...] = tuple(self.manifest["groups"])
         self.context = int(self.manifest["context"])
         self.dtype = DTYPES[self.manifest["dtype"]]
@@ -93,6 +95,28 @@ class TokenStore:
                             "prepare it again"
                         )
 
+        for name, wanted in self.manifest.get("tokenizer", {}).get("files", {}).items():
+            file = self.path / "tokenizer" / Path(name).name
+            if not file.is_file() or sha256_of(file) != wanted:
+                raise ValueError(f"{file} is missing or does not match its checksum; prepare the store again")
+
+    @property
+    def tokenizer(self) -> Path:
+        """The directory with the tokenizer, as `AutoTokenizer.from_pretrained` reads it."""
+        return self.path / "tokenizer"
+
+    def require_tokenizer(self, name: str | Path) -> None:
+        """Refuse if the store was made with another tokenizer than this one (a path, or a name on the hub)."""
+        from aioli.data.recipe import TokenizerChoice
+        from aioli.data.tokenizer import load
+
+        made = self.manifest.get("tokenizer", {})
+        if load(TokenizerChoice(name=str(name))).fingerprint != made.get("fingerprint"):
+            raise ValueError(
+                f"{self.path} was made with another tokenizer ({made.get('name', 'unknown')}) than {name}; use that "
+                "one, or prepare the data again"
+            )
+
     def sequences(self, split: str = "train") -> NDArray[np.int64]:
         """Whole sequences of each group."""
         self._has(split)
@@ -136,7 +160,8 @@ def _digest(file: Any) -> str:
     return total.hexdigest()
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of the store at `path`, checked."""
     file = path / MANIFEST
     if not file.is_file():
         raise ValueError(f"{path} is not a token store: it has no {MANIFEST}; make one with `aioli prepare`")

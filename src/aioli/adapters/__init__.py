@@ -1,0 +1,1 @@
+"""Mixing inside other people's trainers."""

@@ -1,0 +1,217 @@
+"""The log of tokens to a store: which document is in which split, none in two of them, packed, checksummed.
+
+Splits follow from a hash of each document's content, so they stay as they are when data is added. A document that
+occurs in two splits is removed from the later one. Plain text is packed end to end; the examples of instruction data
+are never cut apart: what does not fit into a sequence begins the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aioli.data.documents import BY_RULE, CODES
+from aioli.data.log import DOCUMENT
+from aioli.data.recipe import DataRecipe, Splits
+from aioli.data.store import SCHEMA, SPLITS, sha256_of
+from aioli.data.tokenizer import Encoder
+
+Documents = NDArray[Any]
+Codes = NDArray[np.int64]
+GONE = -1
+_PIECE_TOKENS = 1 << 24
+
+
+def assemble(recipe: DataRecipe, log: Path, groups: Sequence[str], encoder: Encoder, out: Path) -> dict[str, Any]:
+    """Write the arrays of a store to `out` and return its manifest."""
+    _none_empty(recipe, groups)
+    order = sorted(range(len(groups)), key=lambda j: groups[j])
+    documents = [np.fromfile(log / f"{j}.documents", dtype=DOCUMENT) for j in order]
+    codes = [split_of(found, recipe.splits) for found in documents]
+    ruled = [bool((found["split"] == BY_RULE).any()) for found in documents]
+    notes: dict[str, int] = {}
+    removed = remove_repeated(documents, codes)
+    if removed:
+        notes["documents removed because an earlier split has them"] = removed
+    out.mkdir()
+    encoder.save(out / "tokenizer")
+    kept = [name for s, name in enumerate(SPLITS) if any((c == s).any() for c in codes)]
+    manifest: dict[str, Any] = {
+        "schema": SCHEMA,
+        "context": recipe.context,
+        "dtype": encoder.dtype,
+        "vocabulary": encoder.vocabulary,
+        "groups": [groups[j] for j in order],
+        "splits": {name: {} for name in kept},
+        "tokenizer": {
+            "name": encoder.name,
+            "eos": encoder.eos,
+            "fingerprint": encoder.fingerprint,
+            "files": {path.name: sha256_of(path) for path in sorted((out / "tokenizer").iterdir())},
+        },
+        "notes": notes,
+    }
+    for place, j in enumerate(order):
+        tokens = np.memmap(log / f"{j}.tokens", dtype=encoder.dtype, mode="r")
+        for name in kept:
+            group = _Part(groups[j], name, tokens, documents[place], codes[place] == SPLITS.index(name), encoder)
+            manifest["splits"][name][groups[j]] = group.write(out, place, recipe.context, notes)
+    _check_sizes(recipe, manifest, ruled)
+    return manifest
+
+
+def _none_empty(recipe: DataRecipe, groups: Sequence[str]) -> None:
+    if not groups:
+        raise ValueError("the sources hold no documents")
+    empty = [s.group for s in recipe.sources if s.group is not None and s.group not in groups]
+    if empty:
+        raise ValueError(f"group {empty[0]!r} is empty: no document of the sources belongs to it")
+
+
+def split_of(documents: Documents, rule: Splits) -> Codes:
+    """The split of each document of a group: as its source says, otherwise by the hash of its content."""
+    codes: Codes = documents["split"].astype(np.int64)
+    halved = np.flatnonzero(codes == CODES["val+test"])
+    order = halved[np.argsort(documents["hash"][halved], kind="stable")]
+    codes[order[: len(order) - len(order) // 2]] = CODES["val"]
+    codes[order[len(order) - len(order) // 2 :]] = CODES["test"]
+    free = np.flatnonzero(codes == BY_RULE)
+    free = free[np.argsort(documents["hash"][free], kind="stable")]
+    codes[free] = CODES["train"]
+    place = documents["hash"][free] / 2.0**64
+    shares = 0.0
+    for name, amount in (("test", rule.test), ("val", rule.val)):  # shares first, then numbers of what is left
+        if amount < 1:
+            codes[free[(place >= shares) & (place < shares + amount)]] = CODES[name]
+            shares += amount
+    left = free[place >= shares]
+    for name, amount in (("test", rule.test), ("val", rule.val)):
+        if amount >= 1:
+            codes[left[: int(amount)]] = CODES[name]
+            left = left[int(amount) :]
+    return codes
+
+
+def remove_repeated(documents: Sequence[Documents], codes: Sequence[Codes]) -> int:
+    """Take documents out of a split that an earlier split has, in whichever group; returns how many."""
+    seen, removed = np.zeros(0, dtype=np.uint64), 0
+    for split in range(len(SPLITS)):
+        here = []
+        for found, code in zip(documents, codes, strict=True):
+            mine = np.flatnonzero(code == split)
+            again = mine[np.isin(found["hash"][mine], seen)] if seen.size else mine[:0]
+            code[again] = GONE
+            removed += again.size
+            here.append(found["hash"][code == split])
+        seen = np.unique(np.concatenate([seen, *here]))
+    return removed
+
+
+class _Part:
+    """The documents of one group in one split."""
+
+    def __init__(
+        self,
+        group: str,
+        split: str,
+        tokens: NDArray[Any],
+        documents: Documents,
+        chosen: NDArray[np.bool_],
+        encoder: Encoder,
+    ) -> None:
+        self.group, self.split, self.tokens, self.documents = group, split, tokens, documents
+        self.chosen, self.encoder = chosen, encoder
+        self.ends = np.cumsum(documents["tokens"])
+
+    def write(self, out: Path, place: int, context: int, notes: dict[str, int]) -> dict[str, Any]:
+        """Write its arrays; returns its entry in the manifest."""
+        prompts = self.documents["prompt"] > 0
+        if prompts.any() and not prompts.all():
+            raise ValueError(f"group {self.group!r} mixes plain text and instruction data; give them a group each")
+        name = str(out / f"{self.split}.{place}.{{}}.bin")
+        about = {"documents": int(self.chosen.sum()), "bytes": int(self.documents["bytes"][self.chosen].sum())}
+        if not prompts.any():
+            size, digest = _write(name.format("tokens"), self._plain())
+            return {"tokens": size // self.tokens.itemsize, "sha256": digest, **about}
+        tokens, mask = self._examples(context, notes)
+        size, digest = _write(name.format("tokens"), [tokens])
+        _, mask_digest = _write(name.format("mask"), [mask])
+        return {"tokens": len(tokens), "sha256": digest, "mask": mask_digest, **about}
+
+    def _plain(self) -> Iterator[NDArray[Any]]:
+        """The tokens of the chosen documents, end to end."""
+        begin = 0
+        while begin < len(self.ends):
+            start = int(self.ends[begin - 1]) if begin else 0
+            end = max(begin + 1, int(np.searchsorted(self.ends, start + _PIECE_TOKENS)))
+            chosen = np.repeat(self.chosen[begin:end], self.documents["tokens"][begin:end])
+            yield self.tokens[start : int(self.ends[end - 1])][chosen]
+            begin = end
+
+    def _examples(self, context: int, notes: dict[str, int]) -> tuple[NDArray[Any], NDArray[np.uint8]]:
+        """Whole examples in sequences, filled up with EOS that carries no loss; and the mask of what carries loss."""
+        tokens: list[NDArray[Any]] = [np.zeros(0, dtype=self.encoder.dtype)]
+        masks: list[NDArray[np.uint8]] = [np.zeros(0, dtype=np.uint8)]
+        filled = long = padding = 0
+
+        def pad() -> int:
+            room = -filled % context
+            tokens.append(np.full(room, self.encoder.eos, dtype=self.encoder.dtype))
+            masks.append(np.zeros(room, dtype=np.uint8))
+            return room
+
+        for d in np.flatnonzero(self.chosen):
+            prompt, end = int(self.documents["prompt"][d]), int(self.ends[d])
+            example = np.asarray(self.tokens[end - int(self.documents["tokens"][d]) : end])
+            mask = (np.arange(len(example)) >= prompt).astype(np.uint8)
+            if len(example) > context:  # keep the answer, and as much of the prompt before it as fits
+                long += 1
+                begin = min(len(example) - context, prompt)
+                example, mask = example[begin : begin + context], mask[begin : begin + context]
+            if len(example) > -filled % context > 0:
+                padding += (room := pad())
+                filled += room
+            tokens.append(example)
+            masks.append(mask)
+            filled += len(example)
+        padding += pad()
+        for what, count in (("examples longer than a sequence, cut", long), ("tokens of padding", padding)):
+            if count:
+                notes[what] = notes.get(what, 0) + count
+        return np.concatenate(tokens), np.concatenate(masks)
+
+
+def _write(file: str, parts: Iterable[NDArray[Any]]) -> tuple[int, str]:
+    """Write arrays one after the other; returns bytes and SHA-256."""
+    size, digest = 0, hashlib.sha256()
+    with open(file, "wb") as out:
+        for part in parts:
+            content = part.tobytes()
+            out.write(content)
+            digest.update(content)
+            size += len(content)
+        out.flush()
+        os.fsync(out.fileno())
+    return size, digest.hexdigest()
+
+
+def _check_sizes(recipe: DataRecipe, manifest: dict[str, Any], ruled: Sequence[bool]) -> None:
+    """Every part that has documents, or was to get some, must have at least one sequence."""
+    nothing = {"tokens": 0, "documents": 0}
+    for group, by_rule in zip(manifest["groups"], ruled, strict=True):
+        for split in SPLITS:
+            part = manifest["splits"].get(split, {}).get(group, nothing)
+            expected = by_rule and (split == "train" or getattr(recipe.splits, split) > 0)
+            if part["tokens"] >= recipe.context or (part["documents"] == 0 and not expected):
+                continue
+            remedy = "add text or leave it out" if split == "train" else f"raise splits.{split} or set cut: 20000"
+            raise ValueError(
+                f"group {group!r} has {part['tokens']} tokens in {part['documents']} documents in its {split} split, "
+                f"less than one sequence of context={recipe.context}: {remedy}, or lower context"
+            )

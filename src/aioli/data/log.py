@@ -1,0 +1,103 @@
+"""The log of an unfinished prepare: per group the tokens of all documents in order, and a record of each document.
+
+`progress.json` says how far the files are sound; whatever was written after it is cut off when work goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aioli.data.documents import Document
+from aioli.files import read_json, write_json
+
+MOST_GROUPS = 1000
+DOCUMENT = np.dtype([("hash", "<u8"), ("tokens", "<i8"), ("prompt", "<i8"), ("bytes", "<i8"), ("split", "<u8")])
+
+
+class Encoded(NamedTuple):
+    """A document and its tokens, with its prompt in front and EOS at the end."""
+
+    document: Document
+    tokens: NDArray[Any]
+    prompt: int
+    """How many of the tokens are prompt."""
+
+
+@dataclass
+class Log:
+    """What has been tokenized so far."""
+
+    directory: Path
+    identity: str
+    """A hash of everything that the log depends on."""
+    input: int = 0
+    record: int = 0
+    """The next record to be read."""
+    groups: list[str] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Sound bytes of each file."""
+    notes: dict[str, int] = field(default_factory=dict)
+    tokens: int = 0
+    finished: bool = False
+
+    @classmethod
+    def open(cls, directory: Path, identity: str) -> Log:
+        """Go on with the log of an interrupted prepare of the same things, or begin a new one."""
+        saved = read_json(directory / "progress.json")
+        if isinstance(saved, dict) and saved.get("identity") == identity:
+            log = cls(directory, **saved)
+            if all(_size(directory / name) >= size for name, size in log.sizes.items()):
+                for name, size in log.sizes.items():
+                    os.truncate(directory / name, size)
+                return log
+        for path in directory.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != "lock":
+                path.unlink()
+        return cls(directory, identity)
+
+    def append(self, documents: Sequence[Encoded]) -> None:
+        """Add documents, each to the files of its group."""
+        by_group: dict[str, list[Encoded]] = {}
+        for encoded in documents:
+            by_group.setdefault(encoded.document.group, []).append(encoded)
+        for group, some in by_group.items():
+            number = self._number(group)
+            index = [(e.document.hash, len(e.tokens), e.prompt, e.document.bytes, e.document.split) for e in some]
+            self._write(f"{number}.tokens", np.concatenate([e.tokens for e in some]).tobytes())
+            self._write(f"{number}.documents", np.array(index, dtype=DOCUMENT).tobytes())
+            self.tokens += sum(len(e.tokens) for e in some)
+
+    def _number(self, group: str) -> int:
+        if group not in self.groups:
+            if len(self.groups) == MOST_GROUPS:
+                raise ValueError(f"more than {MOST_GROUPS} groups, {group!r} among them; is group_field right?")
+            self.groups.append(group)
+        return self.groups.index(group)
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = self.directory / name
+        with path.open("ab" if name in self.sizes else "wb") as file:
+            file.write(content)
+        self.sizes[name] = self.sizes.get(name, 0) + len(content)
+
+    def save(self) -> None:
+        """Make everything up to here durable."""
+        for name in self.sizes:
+            with (self.directory / name).open("rb+") as file:
+                os.fsync(file.fileno())
+        plain = {key: value for key, value in vars(self).items() if key != "directory"}
+        write_json(self.directory / "progress.json", plain)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else -1

@@ -1,0 +1,200 @@
+"""Documents to a token store: read, tokenize on all cores, log, and at the end split and pack.
+
+Tokens are appended to one log per group, with one record per document, in a hidden directory beside the store. How far
+the logs are sound is saved every few seconds: an interrupted prepare goes on from there, and the result is the same.
+Splits are made from the logs at the end (`assemble`), so that changing them does not tokenize again.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aioli import __version__
+from aioli.config import content_hash
+from aioli.data.assemble import assemble
+from aioli.data.documents import BY_RULE, CODES, Chunk, Document, chunks
+from aioli.data.log import Encoded, Log
+from aioli.data.reading import Input, inputs
+from aioli.data.recipe import DataRecipe, TokenizerChoice
+from aioli.data.store import MANIFEST, TokenStore, read_manifest
+from aioli.data.tokenizer import Encoder, load, train
+from aioli.files import explained, locked, sync_directory, write_json
+from aioli.recipe import build, override, read
+
+_SAVE_SECONDS = 5.0
+
+Progress = Callable[[int, int, str], None]
+"""Called with bytes read, bytes in all (0: unknown), and a few words."""
+
+
+def prepare(
+    recipe: str | Path | Mapping[str, Any] | DataRecipe,
+    out: str | Path,
+    overrides: Sequence[str] = (),
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> TokenStore:
+    """Make the token store of a recipe at `out`; go on where an interrupted one stopped; open it if it is there."""
+    if not isinstance(recipe, DataRecipe):
+        recipe = build(
+            DataRecipe, override(read(recipe), overrides), "recipe" if isinstance(recipe, Mapping) else str(recipe)
+        )
+    target = Path(out)
+    entries = inputs(recipe)
+    origin = _origin(recipe, entries)
+    if target.exists() and not replace:
+        return _present(target, origin)
+    building = target.parent / f".{target.name}.building"
+    kept = f"what was done is kept in {building}: mend that and run the same command again to go on"
+    with explained(target, kept), locked(building, str(target)):
+        if target.exists() and not replace:  # another process has just finished it
+            return _present(target, origin)
+        log = Log.open(building, content_hash({"log": 1, **origin["log"]}))
+        show = progress or _silent
+        show(0, sum(entry.bytes for entry in entries), "getting the tokenizer ready")
+        encoder = _tokenizer(recipe, entries, building / "tokenizer")
+        _write_log(log, recipe, entries, encoder, show)
+        final = building / "store"
+        shutil.rmtree(final, ignore_errors=True)
+        manifest = assemble(recipe, building, log.groups, encoder, final)
+        manifest["notes"] = dict(sorted((Counter(log.notes) + Counter(manifest["notes"])).items()))
+        write_json(final / MANIFEST, {**manifest, "origin": origin, "versions": _versions()})
+        if target.exists():
+            os.replace(target, building / "old")
+        os.replace(final, target)
+        sync_directory(target.parent)
+        shutil.rmtree(building)
+    return TokenStore(target)
+
+
+def _silent(done: int, total: int, words: str) -> None:
+    pass
+
+
+def _origin(recipe: DataRecipe, entries: Sequence[Input]) -> dict[str, Any]:
+    """What a store is made from: `log` is what the tokens depend on, `rest` what is decided at the end."""
+    plain = recipe.model_dump(mode="json")
+    own = Path(recipe.tokenizer.name or "").expanduser()
+    stamps = [[str(f), f.stat().st_size, f.stat().st_mtime_ns] for f in (own, own / "tokenizer.json") if f.is_file()]
+    log = {
+        "recipe": {key: plain[key] for key in ("sources", "tokenizer", "cut")} | {"seed": recipe.splits.seed},
+        "inputs": [entry.identity for entry in entries] + stamps,
+    }
+    return {"log": log, "rest": {"context": recipe.context, "splits": plain["splits"]}}
+
+
+def _present(target: Path, origin: dict[str, Any]) -> TokenStore:
+    """The store that is already there, if it is what would be made."""
+    made = read_manifest(target).get("origin")
+    if made != origin:
+        what = "from something else"
+        if isinstance(made, dict) and made.get("log", {}).get("recipe") == origin["log"]["recipe"]:
+            same = made.get("rest") == origin["rest"]
+            what = "from files that have changed since" if same else f"with {made.get('rest')}"
+        raise ValueError(f"{target} exists already, made {what}; choose another place, or --replace it")
+    return TokenStore(target)
+
+
+def _versions() -> dict[str, str]:
+    found = {"aioli": __version__, "python": platform.python_version()}
+    for name in ("numpy", "tokenizers", "transformers", "datasets", "pyarrow"):
+        if name in sys.modules:
+            found[name] = str(getattr(sys.modules[name], "__version__", "?"))
+    return found
+
+
+# ---------------------------------------------------------------------- tokenizer
+
+
+def _tokenizer(recipe: DataRecipe, entries: Sequence[Input], directory: Path) -> Encoder:
+    """The recipe's tokenizer; kept beside the log, so that an interrupted prepare goes on with the same."""
+    choice = recipe.tokenizer
+    if (directory / "done").is_file():
+        eos = (directory / "done").read_text(encoding="utf-8")
+        found = load(TokenizerChoice(name=str(directory), eos=eos))
+        return Encoder(found.backend, eos, choice.name or found.name, found.slow)
+    encoder = load(choice) if choice.train is None else train(choice, _sample(recipe, entries, choice.train.sample_mb))
+    encoder.save(directory)
+    (directory / "done").write_text(str(encoder.eos_token), encoding="utf-8")
+    return encoder
+
+
+def _sample(recipe: DataRecipe, entries: Sequence[Input], megabytes: float) -> Iterator[str]:
+    """Text of every group to train a tokenizer on, none of which is held out for validation or test."""
+    most, taken, documents = megabytes * 1e6, Counter[str](), 0
+    held_out = sum(share for share in (recipe.splits.val, recipe.splits.test) if share < 1) * 2.0**64
+    for entry in entries:
+        seen = 0
+        for chunk in chunks(recipe, [entry]):
+            documents += len(chunk.documents)
+            for document in chunk.documents:
+                seen += document.bytes
+                trained = document.hash >= held_out if document.split == BY_RULE else document.split == CODES["train"]
+                if trained and taken[document.group] < most:
+                    taken[document.group] += document.bytes
+                    yield document.prompt + document.text
+            if seen > most:
+                break
+    if not taken:
+        what = (
+            "all documents are held out; add some, or set cut: 20000" if documents else "the sources hold no documents"
+        )
+        raise ValueError(f"there is no text to train a tokenizer on: {what}")
+
+
+# ---------------------------------------------------------------------- the log
+
+
+def _write_log(log: Log, recipe: DataRecipe, entries: Sequence[Input], encoder: Encoder, progress: Progress) -> None:
+    """Tokenize everything that is not in the log yet."""
+    if log.finished:
+        return
+    total = 0 if any(entry.file is None for entry in entries) else sum(entry.bytes for entry in entries)
+    saved = time.monotonic()
+    for chunk, documents in _encoded(chunks(recipe, entries, log.input, log.record), encoder):
+        log.append(documents)
+        log.input, log.record = chunk.input, chunk.record
+        log.notes = dict(Counter(log.notes) + chunk.notes)
+        progress(chunk.read, total, f"{log.tokens / 1e6:,.1f} M tokens")
+        if time.monotonic() - saved > _SAVE_SECONDS:
+            log.save()
+            saved = time.monotonic()
+    log.finished = True
+    log.save()
+
+
+def _encoded(source: Iterable[Chunk], encoder: Encoder) -> Iterator[tuple[Chunk, list[Encoded]]]:
+    """Chunks with their tokens, in order; while some are tokenized, the next are read."""
+    waiting: deque[tuple[Chunk, Future[list[Encoded]]]] = deque()
+    with ThreadPoolExecutor(2) as pool:
+        for chunk in source:
+            waiting.append((chunk, pool.submit(_encode, encoder, chunk.documents)))
+            if len(waiting) > 3:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        while waiting:
+            first, future = waiting.popleft()
+            yield first, future.result()
+
+
+def _encode(encoder: Encoder, documents: Sequence[Document]) -> list[Encoded]:
+    """Tokens of prompt and text, encoded apart so that no token is half of each, and the end of the document."""
+    texts = encoder.encode([document.text for document in documents])
+    if any(document.prompt for document in documents):
+        prompts = encoder.encode([document.prompt for document in documents])
+    else:
+        prompts = [np.zeros(0, dtype=encoder.dtype)] * len(documents)
+    end = np.array([encoder.eos], dtype=encoder.dtype)
+    triples = zip(documents, prompts, texts, strict=True)
+    return [Encoded(document, np.concatenate([prompt, text, end]), len(prompt)) for document, prompt, text in triples]

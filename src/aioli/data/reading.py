@@ -1,0 +1,229 @@
+"""Raw records out of files and datasets: plain text, JSON lines, Parquet, packed or not, and Hugging Face datasets.
+
+What is cut short or damaged is refused by name; where a record stands is always known, so that reading can go on there.
+"""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from aioli.data.recipe import DataRecipe, Source
+
+PACKED = (".gz", ".zst", ".zstd")
+_PIECE = 1 << 18
+
+
+class DamagedError(ValueError):
+    """A whole file that cannot be read to its end."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One file, or one Hugging Face dataset."""
+
+    source: Source
+    name: str
+    bytes: int
+    modified: int
+    file: Path | None = None
+
+    @property
+    def kind(self) -> str:
+        """What it holds: text, jsonl, json, parquet, or a dataset."""
+        if self.file is None:
+            return "dataset"
+        suffixes = [s.lower() for s in self.file.suffixes]
+        if suffixes and suffixes[-1] in PACKED:
+            suffixes.pop()
+        last = suffixes[-1] if suffixes else ""
+        return {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}.get(last, "text")
+
+    @property
+    def identity(self) -> list[Any]:
+        """Changes when the input does."""
+        return [self.name, self.bytes, self.modified]
+
+
+def inputs(recipe: DataRecipe) -> list[Input]:
+    """Everything a recipe reads, in order."""
+    found: list[Input] = []
+    for number, source in enumerate(recipe.sources):
+        if source.dataset is not None:
+            found.append(Input(source, f"{source.dataset}:{source.part}", 0, 0))
+            continue
+        if source.local:
+            from aioli.data.local import local_corpus
+
+            source = source.model_copy(update={"group_field": "meta.redpajama_set_name"})
+            names = [str(path) for path in local_corpus().values()]
+        else:
+            names = [name for pattern in source.files for name in _matches(pattern, f"sources.{number}.files")]
+        for name in dict.fromkeys(names):
+            stat = os.stat(name)
+            found.append(Input(source, name, stat.st_size, stat.st_mtime_ns, Path(name)))
+    return found
+
+
+def _matches(pattern: str, where: str) -> list[str]:
+    if os.path.isdir(pattern):
+        pattern = os.path.join(glob.escape(pattern), "**", "*")
+    found = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(os.path.expanduser(pattern), recursive=True))
+    files = [name for name in found if os.path.isfile(name)]
+    if not files:
+        raise ValueError(f"{where}: no file matches {pattern!r} (looked in {os.getcwd()})")
+    unreadable = [name for name in files if not os.access(name, os.R_OK)]
+    if unreadable:
+        raise ValueError(f"{where}: not allowed to read {unreadable[0]}")
+    return files
+
+
+# ---------------------------------------------------------------------- bytes of a file, unpacked
+
+
+def unpacked(file: BinaryIO, suffix: str, name: str) -> Iterator[bytes]:
+    """The content of an open file in pieces; complains if a packed file ends too early."""
+    if suffix not in PACKED:
+        while piece := file.read(_PIECE):
+            yield piece
+        return
+    make = _gzip if suffix == ".gz" else _zstd()
+    try:
+        stream, begun = make(), False
+        while piece := file.read(_PIECE):
+            while piece:
+                if stream.eof:
+                    piece = piece.lstrip(b"\0")  # padding between the members of a gzip file
+                    stream, begun = make(), False
+                    continue
+                begun = True
+                yield stream.decompress(piece)
+                piece = stream.unused_data if stream.eof else b""
+    except Exception as error:  # zlib's and zstandard's own errors have no common base
+        if isinstance(error, OSError):
+            raise
+        raise DamagedError(f"{name} is damaged: {error}") from None
+    if begun and not stream.eof:
+        raise DamagedError(f"{name} is cut short: it ends in the middle of its packed data; copy it again")
+
+
+def _gzip() -> Any:
+    return zlib.decompressobj(wbits=31)
+
+
+def _zstd() -> Callable[[], Any]:
+    try:
+        import zstandard
+    except ImportError:
+        raise ValueError("reading .zst needs zstandard: pip install 'aioli-mix[data]'") from None
+    return lambda: zstandard.ZstdDecompressor().decompressobj()
+
+
+def lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Lines without their ends."""
+    rest: list[bytes] = []
+    for piece in pieces:
+        first, *more = piece.split(b"\n")
+        rest.append(first)
+        if more:
+            yield b"".join(rest)
+            yield from more[:-1]
+            rest = [more[-1]]
+    if last := b"".join(rest):
+        yield last
+
+
+# ---------------------------------------------------------------------- records
+
+
+Raw = bytes | dict[str, Any]
+
+
+def records(entry: Input, skip: int = 0) -> Iterator[tuple[Raw, int]]:
+    """Raw records from number `skip` on, each with how many bytes of the file have been read by then."""
+    if entry.file is None:
+        yield from ((record, 0) for record in _dataset(entry.source, skip))
+    elif entry.kind == "parquet":
+        yield from _parquet(entry, skip)
+    else:
+        with entry.file.open("rb") as file:
+            pieces = unpacked(file, entry.file.suffix.lower(), entry.name)
+            for raw in itertools.islice(_split(pieces, entry), skip, None):
+                yield raw, file.tell()
+
+
+def _split(pieces: Iterator[bytes], entry: Input) -> Iterator[Raw]:
+    if entry.kind == "text":
+        yield b"".join(pieces)
+    elif entry.kind == "json":
+        yield from _json(b"".join(pieces), entry)
+    else:
+        yield from lines(pieces)
+
+
+def _json(content: bytes, entry: Input) -> Iterator[Raw]:
+    """A .json file: a list of records, or JSON lines under another name."""
+    if not content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+        yield from content.split(b"\n")
+        return
+    try:
+        found = json.loads(content.decode("utf-8-sig", errors="replace"))
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{entry.name} is not JSON: {error}") from None
+    for record in found:
+        yield record if isinstance(record, dict) else json.dumps(record).encode()
+
+
+def _parquet(entry: Input, skip: int) -> Iterator[tuple[Raw, int]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise ValueError("reading .parquet needs pyarrow: pip install 'aioli-mix[data]'") from None
+    try:
+        with parquet.ParquetFile(entry.file) as file:
+            names = file.schema_arrow.names
+            wanted = {name if name in names else name.split(".")[0] for name in entry.source.fields}
+            columns = None if wanted - set(names) else sorted(wanted)
+            total, done = file.metadata.num_rows, 0
+            for batch in file.iter_batches(batch_size=1024, columns=columns):
+                done += len(batch)
+                if done > skip:
+                    rows = batch.slice(max(0, len(batch) - (done - skip))).to_pylist()
+                    yield from ((row, entry.bytes * done // max(total, 1)) for row in rows)
+    except (pyarrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DamagedError(f"{entry.name} is damaged or cut short: {str(error).splitlines()[0]}") from None
+
+
+def _dataset(source: Source, skip: int) -> Iterator[dict[str, Any]]:
+    try:
+        import datasets
+    except ImportError:
+        raise ValueError("Hugging Face datasets need datasets: pip install 'aioli-mix[data,hub]'") from None
+    where = f"dataset {source.dataset!r}"
+    assert source.dataset is not None
+    try:
+        if (Path(source.dataset) / "dataset_dict.json").is_file() or (Path(source.dataset) / "state.json").is_file():
+            loaded = datasets.load_from_disk(source.dataset)
+            found = loaded[source.part] if isinstance(loaded, dict) else loaded
+        else:
+            found = datasets.load_dataset(
+                source.dataset,
+                source.subset,
+                split=source.part,
+                revision=source.revision,
+                streaming=source.streaming,
+            )
+    except Exception as error:  # whatever the hub, the network and the builders raise
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(f"cannot open {where}, part {source.part!r}: {reason[0]}") from None
+    yield from found.skip(skip) if skip else found

@@ -1,0 +1,93 @@
+"""Writing that survives crashes: whole files or none, one writer at a time, and errors that say what to do."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames inside a directory durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file atomically: readers see the old one or the new one, also after a crash."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            json.dump(value, out, indent=1, ensure_ascii=False)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+    sync_directory(path.parent)
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file; None if it is not there or not JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+@contextmanager
+def locked(directory: Path, what: str) -> Iterator[None]:
+    """Hold a directory for this process alone, making it if need be; a dead owner's lock is free again."""
+    while True:
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:  # its last owner has just finished and removed it
+            continue
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                owner = os.pread(handle, 100, 0).decode(errors="replace") or "another process"
+                raise ValueError(f"{what} is being written by {owner}; wait for it, or choose another place") from None
+            if _still_there(directory / "lock", handle):
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
+                yield
+                return
+        finally:
+            os.close(handle)
+
+
+def _still_there(path: Path, handle: int) -> bool:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return False
+    mine = os.fstat(handle)
+    return (found.st_ino, found.st_dev) == (mine.st_ino, mine.st_dev)
+
+
+@contextmanager
+def explained(place: Path, kept: str = "") -> Iterator[None]:
+    """Turn what the disk refuses into one line that names the place."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or place
+        full = error.errno in _NO_SPACE
+        message = f"no space left to write {where}" if full else f"{where}: {error.strerror or error}"
+        raise ValueError(f"{message}{'; ' + kept if kept else ''}") from error

@@ -1,0 +1,144 @@
+"""Recipes: YAML in, typed settings out, and one line for everything that is wrong. Needs pydantic and PyYAML.
+
+A wrong field is refused with its path, its value, what is allowed, and the nearest name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+try:
+    import yaml
+    from pydantic import BaseModel, ConfigDict, ValidationError
+except ImportError as error:
+    raise ValueError(f"recipes need {error.name}: pip install 'aioli-mix[data]'") from None
+
+
+class Section(BaseModel):
+    """Part of a recipe: frozen, and no unknown fields."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+
+
+S = TypeVar("S", bound=Section)
+
+
+def read(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe as plain data, from a YAML file or a mapping."""
+    if isinstance(source, Mapping):
+        return dict(source)
+    path = Path(source)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"cannot read the recipe {path}: {getattr(error, 'strerror', None) or error}") from None
+    found = parse(text, str(path))
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is not a recipe: it must be `name: value` lines, not {type(found).__name__}")
+    return found
+
+
+def parse(text: str, where: str) -> Any:
+    """YAML, without any tag that builds objects."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f", line {mark.line + 1}"
+        raise ValueError(f"{where}{line} is not YAML: {getattr(error, 'problem', None) or error}") from None
+
+
+def override(recipe: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """Apply `path.to.field=value`; values are YAML, list elements are numbers."""
+    result: Any = _copy(recipe)
+    for assignment in assignments:
+        path, equals, value = assignment.partition("=")
+        if not equals or not path:
+            raise ValueError(f"{assignment!r} is not of the form field=value")
+        _assign(result, path.split("."), parse(value, path), assignment)
+    return dict(result)
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copy(inner) for key, inner in value.items()}
+    return [_copy(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _assign(place: Any, path: list[str], value: Any, assignment: str) -> None:
+    for depth, name in enumerate(path):
+        key: Any = name
+        if isinstance(place, list):
+            if not name.isdigit() or int(name) >= len(place):
+                raise ValueError(f"{assignment!r}: {'.'.join(path[:depth])} has no element {name!r}")
+            key = int(name)
+        if depth == len(path) - 1:
+            place[key] = value
+            return
+        below = place[key] if isinstance(place, list) else place.get(key)
+        if not isinstance(below, dict | list):
+            below = {"name": below} if isinstance(below, str) else {}
+            place[key] = below
+        place = below
+
+
+def build(model: type[S], plain: Mapping[str, Any], where: str = "recipe") -> S:
+    """Check a recipe; everything wrong with it is one line each."""
+    try:
+        return model.model_validate(dict(plain))
+    except ValidationError as error:
+        lines = [_complaint(model, problem) for problem in error.errors(include_url=False)]
+        raise ValueError(f"{where}: " + "\n".join(dict.fromkeys(lines))) from None
+
+
+def _complaint(model: type[Section], problem: Any) -> str:
+    path = [part for part in problem["loc"] if not str(part).startswith("function-")]
+    name, value = ".".join(map(str, path)), problem["input"]
+    if problem["type"] == "extra_forbidden":
+        allowed = list(_fields_at(model, path[:-1]))
+        near = difflib.get_close_matches(str(path[-1]), allowed, 1)
+        hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(allowed)}"
+        return f"{name}={_short(value)}: no such field; {hint}"
+    if problem["type"] == "missing":
+        return f"{name}: missing, and it has no default"
+    message = problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    return f"{name}={_short(value)}: {message}" if path else message
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _fields_at(model: type[Section], path: Sequence[Any]) -> Iterator[str]:
+    here: type[Section] | None = model
+    for part in path:
+        if here is not None and isinstance(part, str) and part in here.model_fields:
+            here = _section_of(here.model_fields[part].annotation)
+    yield from () if here is None else here.model_fields
+
+
+def _section_of(annotation: Any) -> type[Section] | None:
+    """The section inside an annotation such as `list[Source]` or `Train | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _section_of(inner))), None)
+
+
+def describe(model: type[Section], prefix: str = "") -> list[tuple[str, str, str]]:
+    """Every field as (path, default, meaning), for help texts."""
+    rows: list[tuple[str, str, str]] = []
+    for name, info in model.model_fields.items():
+        inner = _section_of(info.annotation)
+        many = str(info.annotation).startswith(("list", "dict"))
+        default = (
+            "required" if info.is_required() else "" if inner else _short(info.get_default(call_default_factory=True))
+        )
+        meaning = " ".join((info.description or "").split())
+        rows.append((prefix + name, default.replace("None", "-"), meaning))
+        if inner is not None:
+            rows += describe(inner, f"{prefix}{name}.{'N.' if many else ''}")
+    return rows

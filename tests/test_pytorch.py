@@ -1,0 +1,193 @@
+"""A mixture through torch's DataLoader: the sampler's own stream with any workers, and no stale batch ever."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import aioli
+from aioli.adapters.pytorch import IGNORED, MixtureDataset
+from aioli.data import MixtureSampler, write_store
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    tokens = {g: rng.integers(0, 500, size) for g, size in (("code", 4000), ("web", 1603), ("tiny", 90))}
+    return write_store(tmp_path_factory.mktemp("data") / "store", {"train": tokens}, context=16, vocabulary=512)
+
+
+@pytest.fixture(autouse=True)
+def no_long_waits(monkeypatch):
+    monkeypatch.setattr(MixtureDataset, "patience", 20.0)
+
+
+def expected(store, path, batch=6, **settings):
+    sampler = MixtureSampler(store, batch, **settings)
+    return [sampler.next(p) for p in path]
+
+
+def same(found, wanted):
+    np.testing.assert_array_equal(found["input_ids"], wanted.ids)
+    np.testing.assert_array_equal(found["group"], wanted.group)
+    np.testing.assert_array_equal(found["positions"], wanted.positions)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_thousand_changes_of_the_mixture_and_never_a_stale_batch(store, workers):
+    rng = np.random.default_rng(1)
+    segments = [(rng.dirichlet(np.ones(3)), int(rng.integers(1, 4))) for _ in range(1000)]
+    wanted = iter(expected(store, [p for p, n in segments for _ in range(n)]))
+    data = MixtureDataset(MixtureSampler(store, 6))
+    data.set(*segments[0])
+    batches = iter(DataLoader(data, batch_size=None, num_workers=workers, prefetch_factor=4 if workers else None))
+    for k, (_, n) in enumerate(segments):
+        for _ in range(n):
+            same(next(batches), next(wanted))
+        if k + 1 < len(segments):
+            data.set(*segments[k + 1])
+    data.end()
+    assert next(batches, None) is None
+
+
+class Losses:
+    """Made-up losses that depend on how often they were asked for, and on nothing else."""
+
+    asked = 0
+
+    def __call__(self):
+        self.asked += 1
+        return np.random.default_rng(self.asked).uniform(1, 2, 3)
+
+
+def online(store, steps=60):
+    policy = aioli.create("aioli", rounds=3, k=1).policy(groups=list(store.groups), steps=steps)
+    return aioli.Cursor(policy, Losses())
+
+
+@pytest.mark.parametrize(("workers", "per_step"), [(0, 1), (2, 1), (2, 3)])
+def test_a_loop_with_a_cursor_follows_the_policy_to_its_end(store, workers, per_step):
+    cursor = online(store)
+    data = MixtureDataset(MixtureSampler(store, 6), cursor, per_step)
+    reference = MixtureSampler(store, 6)
+    mixtures, seen = [], 0
+    for batch in DataLoader(data, batch_size=None, num_workers=workers):
+        same(batch, reference.next(cursor.proportions))
+        mixtures.append(cursor.proportions.tobytes())
+        seen += 1
+        if seen % per_step == 0:
+            cursor.step()
+    assert cursor.done
+    assert seen == 60 * per_step
+    assert len(set(mixtures)) > 3
+    np.testing.assert_array_equal(data.sampler.drawn, reference.drawn)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("cut", [1, 7, 20, 33])
+@pytest.mark.parametrize("cursor_first", [True, False])
+def test_a_resumed_loop_goes_on_as_if_nothing_had_happened(store, workers, cut, cursor_first):
+    def run(data, cursor, steps):
+        found = []
+        for batch in DataLoader(data, batch_size=None, num_workers=workers):
+            found.append({key: value.clone() for key, value in batch.items()})
+            cursor.step()
+            if len(found) == steps:
+                break
+        return found
+
+    cursor = online(store)
+    whole = run(MixtureDataset(MixtureSampler(store, 6), cursor), cursor, 60)
+    cursor = online(store)
+    data = MixtureDataset(MixtureSampler(store, 6), cursor)
+    first = run(data, cursor, cut)
+    saved = json.loads(json.dumps([cursor.state_dict(), data.state_dict()], allow_nan=False))
+    again = online(store)
+    resumed = MixtureDataset(MixtureSampler(store, 6), again)
+    parts = [(again, saved[0]), (resumed, saved[1])]
+    for part, state in parts if cursor_first else reversed(parts):
+        part.load_state_dict(state)
+    again.observe.asked = cursor.observe.asked
+    second = run(resumed, again, 60 - cut)
+    for found, wanted in zip(first + second, whole, strict=True):
+        assert all((found[key] == wanted[key]).all() for key in wanted)
+
+
+def test_workers_that_are_spawned_open_the_store_themselves(store):
+    data = MixtureDataset(MixtureSampler(store, 6), online(store))
+    loader = DataLoader(data, batch_size=None, num_workers=1, multiprocessing_context="spawn")
+    reference = MixtureSampler(store, 6)
+    batch = next(iter(loader))
+    same(batch, reference.next(data._cursor.proportions))
+
+
+def test_masks_become_ignored_labels(tmp_path):
+    tokens = {"plain": np.arange(64) % 9, "tasks": np.arange(64) % 7}
+    mask = {"train": {"tasks": (np.arange(64) % 2).astype(np.uint8)}}
+    made = write_store(tmp_path / "s", {"train": tokens}, context=8, vocabulary=9, masks=mask)
+    data = MixtureDataset(MixtureSampler(made, 8))
+    data.set([0.5, 0.5], 1)
+    batch = next(iter(data))
+    assert (batch["labels"][batch["group"] == 0] == batch["input_ids"][batch["group"] == 0]).all()
+    assert (batch["labels"][batch["group"] == 1][:, ::2] == IGNORED).all()
+    assert (batch["labels"][batch["group"] == 1][:, 1::2] >= 0).all()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_used_up_group_is_announced_once_by_the_loop_itself(store, workers):
+    data = MixtureDataset(MixtureSampler(store, 6, on_exhausted="cap"))
+    p = np.array([0.5, 0.3, 0.2])
+    wanted_sampler = MixtureSampler(store, 6, on_exhausted="cap")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        data.set(p, 20)
+        batches = iter(DataLoader(data, batch_size=None, num_workers=workers))
+        found = [next(batches) for _ in range(20)]
+        data.end()
+    assert sum("used up" in str(w.message) for w in told) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for batch in found:
+            same(batch, wanted_sampler.next(p))
+    np.testing.assert_array_equal(data.sampler.drawn, wanted_sampler.drawn)
+
+
+def test_mistakes_are_named(store):
+    sampler = MixtureSampler(store, 6)
+    with pytest.raises(ValueError, match="batches=0"):
+        MixtureDataset(sampler).set([1, 0, 0], 0)
+    with pytest.raises(ValueError, match="batches_per_step=0"):
+        MixtureDataset(sampler, batches_per_step=0)
+    with pytest.raises(ValueError, match=r"call cursor\.step\(\) after every batch"):
+        next(iter(MixtureDataset(sampler)))
+    data = MixtureDataset(MixtureSampler(store, 6))
+    data.set([1, 0, 0], 2)
+    batches = iter(data)
+    assert all(next(batches)["group"].sum() == 0 for _ in range(2))
+    with pytest.raises(ValueError, match="no batch is due"):
+        next(batches)
+    data = MixtureDataset(MixtureSampler(store, 6))
+    data.patience = 0.5
+    data.set([1, 0, 0], 2)
+    with pytest.raises(ValueError, match=r"waited 0\.5 s for the next mixture"):
+        list(DataLoader(data, batch_size=None, num_workers=1))
+    two = MixtureSampler(store, 6, groups=("code", "web"))
+    with pytest.raises(ValueError, match="the policy mixes 3 groups, the sampler 2"):
+        MixtureDataset(two, online(store))
+
+
+def test_a_loop_can_be_left_and_begun_again_in_the_middle_of_a_segment(store):
+    cursor = online(store)
+    data = MixtureDataset(MixtureSampler(store, 6), cursor)
+    reference, found = MixtureSampler(store, 6), 0
+    for stop in (3, 5, 9):
+        for batch in DataLoader(data, batch_size=None, num_workers=2):
+            same(batch, reference.next(cursor.proportions))
+            cursor.step()
+            found += 1
+            if found % stop == 0:
+                break
+    assert torch.is_tensor(batch["input_ids"])
