@@ -8,13 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aioli.data import write_store
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_code_blocks_run(page):
+def test_code_blocks_run(page, tmp_path, monkeypatch):
     """The blocks of a page run one after the other, with stand-ins for what the README's reader has."""
+    monkeypatch.chdir(tmp_path)
+    write_store("store", {"train": {name: np.arange(640) for name in ("code", "books", "web")}}, 64, 640)
     model = {"losses": np.array([3.0, 3.5, 4.0])}
 
     def train_one_step(model, proportions):

@@ -134,10 +134,10 @@ def test_one_source_is_routed_into_groups_by_a_field(tmp_path):
 def test_files_and_folders_can_be_groups(tmp_path):
     for name in ("code", "books"):
         (tmp_path / name).mkdir()
-        (tmp_path / f"{name}.part1.jsonl").write_text(lines(texts(30, len(name))))
+        (tmp_path / f"{name}.1.jsonl").write_text(lines(texts(30, len(name))))
         (tmp_path / name / "a.txt").write_text("".join(texts(100, len(name))))
     by_file = prepare(recipe({"files": str(tmp_path / "*.jsonl"), "group_by": "file"}), tmp_path / "1")
-    assert by_file.groups == ("books", "code")
+    assert by_file.groups == ("books.1", "code.1")
     plain = {"files": str(tmp_path / "*" / "*.txt"), "group_by": "folder"}
     assert prepare(recipe(plain, cut=1000), tmp_path / "2").groups == ("books", "code")
 

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch.utils.data import IterableDataset, get_worker_info
 
-from aioli.data.sampler import MixtureSampler
+from aioli.data.sampler import Batch, MixtureSampler
 from aioli.protocol import Cursor, Segment
 
 _HEADER = 3  # words before the message: version, length, checksum
@@ -165,12 +165,11 @@ class MixtureDataset(IterableDataset[dict[str, torch.Tensor]]):
                 raise ValueError("a new mixture was set before the batches of the last one were used")
             before = max(0, first - start)  # a loop may begin in the middle of a segment
             sampler.skip(p, before)
-            for group, positions in sampler.plan(p, message["batches"] - before):
-                for t in range(due - start - before, len(group), workers):
-                    ids, masks = sampler.read(group[t : t + 1], positions[t : t + 1])
-                    yield _tensors(ids[0], group[t], positions[t], None if masks is None else masks[0])
+            for planned in sampler.plan(p, message["batches"] - before):
+                for t in range(due - start - before, len(planned.group), workers):
+                    yield _tensors(sampler.read(planned, t))
                     due += workers
-                before += len(group)
+                before += len(planned.group)
 
     def _next_segment(self, number: int, left: Callable[[], bool] | None) -> dict[str, Any] | None:
         """The segment after the one with this number, as soon as there is one; None if the loop has gone."""
@@ -217,15 +216,13 @@ def _left() -> Callable[[], bool]:
     return lambda: os.getppid() != parent or (event is not None and bool(event.is_set()))
 
 
-def _tensors(
-    ids: np.ndarray[Any, Any], group: np.ndarray[Any, Any], positions: np.ndarray[Any, Any], mask: Any
-) -> dict[str, torch.Tensor]:
+def _tensors(batch: Batch) -> dict[str, torch.Tensor]:
     """A batch as models take it: where there is no loss, labels are ignored."""
-    inputs = torch.from_numpy(ids)
-    labels = inputs if mask is None else inputs.masked_fill(torch.from_numpy(mask) == 0, IGNORED)
+    inputs = torch.from_numpy(batch.ids)
+    labels = inputs if batch.mask is None else inputs.masked_fill(torch.from_numpy(batch.mask) == 0, IGNORED)
     return {
         "input_ids": inputs,
         "labels": labels,
-        "group": torch.from_numpy(np.ascontiguousarray(group)),
-        "positions": torch.from_numpy(np.ascontiguousarray(positions)),
+        "group": torch.from_numpy(batch.group),
+        "positions": torch.from_numpy(batch.positions),
     }

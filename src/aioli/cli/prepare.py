@@ -131,6 +131,7 @@ def summary(store: TokenStore) -> dict[str, Any]:
                     "bytes": part.bytes,
                     "tokens": part.tokens,
                     "sequences": part.tokens // store.context,
+                    "loss": part.tokens if part.loss is None else part.loss,
                 }
                 for group, part in zip(store.groups, parts, strict=True)
             }
@@ -146,7 +147,9 @@ def render(store: TokenStore) -> str:
     found = summary(store)
     splits = [split for split in SPLITS if split in found["splits"]]
     header = ["group", "documents", "bytes/token", *(f"{split} tokens" for split in splits), "train sequences"]
-    rows = []
+    rows, masked = [], store.masked
+    if masked:
+        header.append("carry loss")
     for group in store.groups:
         parts = [found["splits"][split][group] for split in splits]
         tokens = sum(part["tokens"] for part in parts)
@@ -154,6 +157,8 @@ def render(store: TokenStore) -> str:
         density = f"{sum(part['bytes'] for part in parts) / tokens:.2f}" if tokens else "-"
         train = found["splits"].get("train", {}).get(group, {}).get("sequences", 0)
         rows.append([group, documents, density, *(f"{part['tokens']:,}" for part in parts), f"{train:,}"])
+        if masked:
+            rows[-1].append(f"{sum(part['loss'] for part in parts) / max(tokens, 1):.0%}")
     lines = [
         f"{found['store']}: {len(store.groups)} groups, sequences of {store.context} tokens, vocabulary of "
         f"{store.vocabulary:,} ({found['tokenizer']})",
@@ -162,13 +167,15 @@ def render(store: TokenStore) -> str:
     ]
     notes = [f"  {count:,} {what}" for what, count in found["notes"].items()]
     few = [
-        f"  {group}: only {part['documents']} documents in {split}; losses there will be noisy (see `cut`, `splits`)"
+        f"{group} ({part['documents']} in {split})"
         for split in splits
         if split != "train"
         for group, part in found["splits"][split].items()
         if 0 < part["documents"] < 20
     ]
-    return "\n".join([*lines, *(["", "worth knowing:", *notes, *few] if notes or few else [])])
+    if few:
+        notes.append(f"  few documents are held out, so losses will be noisy: {', '.join(few)}; see `cut` and `splits`")
+    return "\n".join([*lines, *(["", "worth knowing:", *notes] if notes else [])])
 
 
 def _check(path: str, as_json: bool) -> int:

@@ -2,7 +2,7 @@
 
 Splits follow from a hash of each document's content, so they stay as they are when data is added. A document that
 occurs in two splits is removed from the later one. Plain text is packed end to end; the examples of instruction data
-are never cut apart: what does not fit into a sequence begins the next one.
+are never cut apart: they are packed whole, and what room is left is filled up.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from aioli.data.documents import BY_RULE, CODES
 from aioli.data.log import DOCUMENT
+from aioli.data.packing import pack
 from aioli.data.recipe import DataRecipe, Splits
 from aioli.data.store import SCHEMA, SPLITS, sha256_of
 from aioli.data.tokenizer import Encoder
@@ -142,7 +143,7 @@ class _Part:
         tokens, mask = self._examples(context, notes)
         size, digest = _write(name.format("tokens"), [tokens])
         _, mask_digest = _write(name.format("mask"), [mask])
-        return {"tokens": len(tokens), "sha256": digest, "mask": mask_digest, **about}
+        return {"tokens": len(tokens), "sha256": digest, "mask": mask_digest, "loss": int(mask.sum()), **about}
 
     def _plain(self) -> Iterator[NDArray[Any]]:
         """The tokens of the chosen documents, end to end."""
@@ -156,35 +157,27 @@ class _Part:
 
     def _examples(self, context: int, notes: dict[str, int]) -> tuple[NDArray[Any], NDArray[np.uint8]]:
         """Whole examples in sequences, filled up with EOS that carries no loss; and the mask of what carries loss."""
-        tokens: list[NDArray[Any]] = [np.zeros(0, dtype=self.encoder.dtype)]
-        masks: list[NDArray[np.uint8]] = [np.zeros(0, dtype=np.uint8)]
-        filled = long = padding = 0
-
-        def pad() -> int:
-            room = -filled % context
-            tokens.append(np.full(room, self.encoder.eos, dtype=self.encoder.dtype))
-            masks.append(np.zeros(room, dtype=np.uint8))
-            return room
-
-        for d in np.flatnonzero(self.chosen):
-            prompt, end = int(self.documents["prompt"][d]), int(self.ends[d])
-            example = np.asarray(self.tokens[end - int(self.documents["tokens"][d]) : end])
-            mask = (np.arange(len(example)) >= prompt).astype(np.uint8)
-            if len(example) > context:  # keep the answer, and as much of the prompt before it as fits
-                long += 1
-                begin = min(len(example) - context, prompt)
-                example, mask = example[begin : begin + context], mask[begin : begin + context]
-            if len(example) > -filled % context > 0:
-                padding += (room := pad())
-                filled += room
-            tokens.append(example)
-            masks.append(mask)
-            filled += len(example)
-        padding += pad()
-        for what, count in (("examples longer than a sequence, cut", long), ("tokens of padding", padding)):
+        chosen = np.flatnonzero(self.chosen)
+        prompts, lengths = self.documents["prompt"][chosen], self.documents["tokens"][chosen]
+        begins = self.ends[chosen] - lengths
+        long = lengths > context  # keep the answer, and as much of the prompt before it as fits
+        dropped = np.where(long, np.minimum(lengths - context, prompts), 0)
+        begins, prompts, lengths = begins + dropped, prompts - dropped, np.minimum(lengths - dropped, context)
+        rows = pack(lengths.tolist(), context)
+        tokens = np.full((len(rows), context), self.encoder.eos, dtype=self.encoder.dtype)
+        mask = np.zeros((len(rows), context), dtype=np.uint8)
+        for row, examples in enumerate(rows):
+            at = 0
+            for e in examples:
+                end = at + int(lengths[e])
+                tokens[row, at:end] = self.tokens[begins[e] : begins[e] + lengths[e]]
+                mask[row, at + int(prompts[e]) : end] = 1
+                at = end
+        padding = tokens.size - int(lengths.sum())
+        for what, count in (("examples longer than a sequence, cut", int(long.sum())), ("tokens of padding", padding)):
             if count:
                 notes[what] = notes.get(what, 0) + count
-        return np.concatenate(tokens), np.concatenate(masks)
+        return tokens.ravel(), mask.ravel()
 
 
 def _write(file: str, parts: Iterable[NDArray[Any]]) -> tuple[int, str]:
@@ -210,7 +203,8 @@ def _check_sizes(recipe: DataRecipe, manifest: dict[str, Any], ruled: Sequence[b
             expected = by_rule and (split == "train" or getattr(recipe.splits, split) > 0)
             if part["tokens"] >= recipe.context or (part["documents"] == 0 and not expected):
                 continue
-            remedy = "add text or leave it out" if split == "train" else f"raise splits.{split} or set cut: 20000"
+            more = f"raise splits.{split}, give a number of documents (splits.{split}=20), set cut: 20000"
+            remedy = "add text, leave it out" if split == "train" else more
             raise ValueError(
                 f"group {group!r} has {part['tokens']} tokens in {part['documents']} documents in its {split} split, "
                 f"less than one sequence of context={recipe.context}: {remedy}, or lower context"

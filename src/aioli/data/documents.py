@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from aioli.data.reading import DamagedError, Input, Raw, records
+from aioli.data.reading import DamagedError, Input, Raw, bare_name, records
 from aioli.data.recipe import DataRecipe, Source
 
 BY_RULE, CODES = 255, {"train": 0, "val": 1, "test": 2, "val+test": 3}
@@ -26,7 +26,7 @@ class Document(NamedTuple):
     prompt: str
     """Comes before the text and carries no loss."""
     bytes: int
-    """Length in UTF-8, without the prompt."""
+    """Length in UTF-8, with the prompt."""
     hash: int
     """64 bits of its content: equal for equal documents, and what decides its split."""
     split: int
@@ -122,14 +122,16 @@ class _Maker:
         content = text.encode()
         whole = prompt.encode() + b"\0" + content if prompt else content
         digest = hashlib.blake2b(whole, digest_size=8, key=self.key).digest()
-        return Document(group, text, prompt, len(content), int.from_bytes(digest, "little"), self.split)
+        return Document(
+            group, text, prompt, len(content) + len(prompt.encode()), int.from_bytes(digest, "little"), self.split
+        )
 
 
 def _by_path(source: Source, file: Path) -> str | None:
     if source.group_by == "folder":
         return file.resolve().parent.name
     if source.group_by == "file":
-        return file.name.split(".")[0]
+        return bare_name(file)
     return source.group
 
 

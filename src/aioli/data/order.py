@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 Index = NDArray[np.int64]
 Word = NDArray[np.uint64]
 
-_ROUNDS = 4
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_ROUNDS = [np.uint64(0x9E3779B97F4A7C15 * (r + 1) % 2**64) for r in range(4)]
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 _HALF = np.uint64(32)
@@ -28,29 +27,38 @@ def key(seed: int, group: int, epoch: int) -> int:
     return int.from_bytes(digest, "little")
 
 
-def _mix(x: Word) -> Word:
-    """The finaliser of splitmix64: every input bit changes every output bit."""
-    x = (x ^ (x >> _SHIFTS[0])) * _MIX_1
-    x = (x ^ (x >> _SHIFTS[1])) * _MIX_2
-    return x ^ (x >> _SHIFTS[2])
+def _mix(x: Word, scratch: Word) -> None:
+    """The finaliser of splitmix64, in place: every input bit changes every output bit."""
+    for shift, factor in ((_SHIFTS[0], _MIX_1), (_SHIFTS[1], _MIX_2)):
+        np.right_shift(x, shift, out=scratch)
+        x ^= scratch
+        x *= factor
+    np.right_shift(x, _SHIFTS[2], out=scratch)
+    x ^= scratch
 
 
 def _feistel(x: Word, rows: Word, columns: Word, keys: Word) -> Word:
+    """Rounds that move the row by a pseudo-random amount that depends on the column, and the other way round.
+
+    Works in place on few arrays: this is the greater part of what a batch costs.
+    """
     high = x // columns
     low = x - high * columns
-    for round in range(_ROUNDS):
-        keys = keys + _GOLDEN
-        if round % 2 == 0:
-            high = _shifted(high, low ^ keys, rows)
-        else:
-            low = _shifted(low, high ^ keys, columns)
-    return high * columns + low
-
-
-def _shifted(x: Word, by: Word, size: Word) -> Word:
-    """x moved round a circle of `size` by a pseudo-random amount; without the slow remainder of a division."""
-    x = x + (((_mix(by) >> _HALF) * size) >> _HALF)
-    return np.where(x >= size, x - size, x)
+    amount, scratch = np.empty_like(x), np.empty_like(x)
+    for round, constant in enumerate(_ROUNDS):
+        here, there, size = (high, low, rows) if round % 2 == 0 else (low, high, columns)
+        np.add(keys, constant, out=amount)
+        amount ^= there
+        _mix(amount, scratch)
+        amount >>= _HALF  # 32 random bits to a whole number below `size`, without the slow remainder of a division
+        amount *= size
+        amount >>= _HALF
+        here += amount
+        np.subtract(here, size, out=scratch)  # wraps round to something huge where nothing is to be subtracted
+        np.minimum(here, scratch, out=here)
+    high *= columns
+    high += low
+    return high
 
 
 def permute(index: Index, which: Index, sizes: Index, keys: Word) -> Index:

@@ -63,8 +63,13 @@ def prepare(
         log = Log.open(building, content_hash({"log": 1, **origin["log"]}))
         show = progress or _silent
         show(0, sum(entry.bytes for entry in entries), "getting the tokenizer ready")
-        encoder = _tokenizer(recipe, entries, building / "tokenizer")
-        _write_log(log, recipe, entries, encoder, show)
+        try:
+            encoder = _tokenizer(recipe, entries, building / "tokenizer")
+            _write_log(log, recipe, entries, encoder, show)
+        except ValueError:
+            if log.tokens == 0:  # there is nothing to go on with
+                shutil.rmtree(building)
+            raise
         final = building / "store"
         shutil.rmtree(final, ignore_errors=True)
         manifest = assemble(recipe, building, log.groups, encoder, final)

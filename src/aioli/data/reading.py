@@ -40,16 +40,20 @@ class Input:
         """What it holds: text, jsonl, json, parquet, or a dataset."""
         if self.file is None:
             return "dataset"
-        suffixes = [s.lower() for s in self.file.suffixes]
-        if suffixes and suffixes[-1] in PACKED:
-            suffixes.pop()
-        last = suffixes[-1] if suffixes else ""
-        return {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}.get(last, "text")
+        file = self.file.with_suffix("") if self.file.suffix.lower() in PACKED else self.file
+        return {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}.get(
+            file.suffix.lower(), "text"
+        )
 
     @property
     def identity(self) -> list[Any]:
         """Changes when the input does."""
         return [self.name, self.bytes, self.modified]
+
+
+def bare_name(file: Path) -> str:
+    """The name of a file without the suffixes that tell its type."""
+    return Path(file.stem).stem if file.suffix.lower() in PACKED else file.stem
 
 
 def inputs(recipe: DataRecipe) -> list[Input]:

@@ -89,7 +89,7 @@ class Source(Section):
     group_field: str | None = None
     """Or: the field that names each document's group, such as meta.redpajama_set_name."""
     group_by: Literal["file", "folder"] | None = None
-    """Or: files are groups, named by their name up to the first dot; or folders are."""
+    """Or: files are groups, named by their names without .jsonl.gz and the like; or folders are."""
     groups: dict[str, str] = Field(default_factory=dict)
     """Names that are found, and what to call them; if given, other documents are left out and counted."""
     split: Split | None = None

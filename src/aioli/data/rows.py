@@ -42,36 +42,36 @@ class Rows:
         self.__dict__.update(state)
         self._open()
 
-    def read(self, group: Ints, positions: Ints, in_order: bool) -> tuple[Ints, Mask | None]:
-        """Tokens and mask of the given sequences; `in_order`: the groups are ascending."""
-        order = None if in_order else np.argsort(group, kind="stable")
-        if order is not None:
-            group, positions = group[order], positions[order]
-        edges = np.searchsorted(group, np.arange(len(self.groups) + 1)).tolist()
-        if len(self._buffer) < len(group):
-            self._buffer = np.empty((len(group), self.store.context), dtype=self.store.dtype)
-        found = self._buffer[: len(group)]
-        for j, rows in enumerate(self._tokens):
-            a, b = edges[j], edges[j + 1]
-            if a < b:
-                rows.take(positions[a:b], axis=0, out=found[a:b], mode="clip")
-        if order is None:
-            ids = found.astype(np.int64)
-        else:
-            ids = np.empty(found.shape, dtype=np.int64)
-            ids[order] = found
-        return ids, self._mask(edges, positions, order)
+    def read(self, positions: Ints, edges: list[int]) -> tuple[Ints, Mask | None]:
+        """Tokens and mask of one batch: the rows of group j are those from edges[j] to edges[j + 1]."""
+        ids = self._gather(positions, edges).astype(np.int64)
+        return ids, None if self._masks is None else self._mask(positions, edges)
 
-    def _mask(self, edges: list[int], positions: Ints, order: Ints | None) -> Mask | None:
+    def read_many(self, group: Ints, positions: Ints) -> tuple[Ints, Mask | None]:
+        """Tokens and masks of sequences in any order of groups."""
+        order = np.argsort(group, kind="stable")
+        positions = positions[order]
+        edges = np.searchsorted(group[order], np.arange(len(self.groups) + 1)).tolist()
+        ids = np.empty((len(group), self.store.context), dtype=np.int64)
+        ids[order] = self._gather(positions, edges)
+        mask = self._mask(positions, edges)
+        return ids, None if mask is None else mask[np.argsort(order, kind="stable")]
+
+    def _gather(self, positions: Ints, edges: list[int]) -> Tokens:
+        """Tokens as they are stored, in a buffer that the next call uses again."""
+        if len(self._buffer) < len(positions):
+            self._buffer = np.empty((len(positions), self.store.context), dtype=self.store.dtype)
+        found = self._buffer[: len(positions)]
+        for rows, a, b in zip(self._tokens, edges, edges[1:], strict=False):
+            if a < b:
+                rows.take(positions[a:b], 0, found[a:b], "clip")
+        return found
+
+    def _mask(self, positions: Ints, edges: list[int]) -> Mask | None:
         if self._masks is None:
             return None
         found = np.ones((len(positions), self.store.context), dtype=np.uint8)
-        for j, rows in enumerate(self._masks):
-            a, b = edges[j], edges[j + 1]
+        for rows, a, b in zip(self._masks, edges, edges[1:], strict=False):
             if a < b and rows is not None:
-                rows.take(positions[a:b], axis=0, out=found[a:b], mode="clip")
-        if order is None:
-            return found
-        mask = np.empty_like(found)
-        mask[order] = found
-        return mask
+                rows.take(positions[a:b], 0, found[a:b], "clip")
+        return found

@@ -14,7 +14,7 @@ import copy
 import functools
 import queue
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -45,7 +45,18 @@ class Batch(NamedTuple):
     """Which tokens carry loss, (samples, context); None: all."""
 
 
-_NONE: Ints = np.zeros((0, 0), dtype=np.int64)
+class Planned(NamedTuple):
+    """Some batches that are planned and not read."""
+
+    group: Ints
+    """(batches, samples); ascending in each batch."""
+    positions: Ints
+    """(batches, samples)."""
+    edges: list[list[int]]
+    """Where in each batch the samples of each group begin, and where the last ends."""
+
+
+_NOTHING = Planned(np.zeros((0, 0), dtype=np.int64), np.zeros((0, 0), dtype=np.int64), [])
 
 
 class Indices(NamedTuple):
@@ -68,7 +79,7 @@ class MixtureSampler:
         max_epochs: float | Mapping[str, float] | None = None,
         rank: int = 0,
         world: int = 1,
-        ahead: int = 1024,
+        ahead: int = 256,
     ) -> None:
         """`groups` are those to mix, in this order (left out: all that have a sequence in this split); `max_epochs` is
         how often a group may be gone through, for all or by name (default 1 with cap and error); up to `ahead` batches
@@ -142,7 +153,8 @@ class MixtureSampler:
         if not self._ready:
             self._refill()
         self._taken += 1
-        return self._ready.pop()
+        found = self._ready.pop()
+        return found if isinstance(found, Batch) else self._read(*found)
 
     def skip(self, p: ArrayLike, batches: int) -> None:
         """Go on as if so many batches had been drawn from p, without reading any."""
@@ -193,8 +205,9 @@ class MixtureSampler:
 
     def _forget(self) -> None:
         """Drop what was planned and read ahead."""
-        self._planned, self._at = (_NONE, _NONE), 0
-        self._ready: list[Batch] = []
+        self._planned, self._at = _NOTHING, 0
+        self._ready: list[Any] = []
+        """The next batches, the last one first: read, or as arguments of `_read`."""
 
     def _use(self, mixture: Mixture) -> None:
         """Draw from this mixture from now on."""
@@ -205,30 +218,41 @@ class MixtureSampler:
         self._key = self._schedule.key
 
     def _refill(self) -> None:
-        """Plan the next batches if need be, and read some of them."""
-        if self._at == len(self._planned[0]):
+        """Plan the next batches if need be; read several of them if they are small."""
+        if self._at == len(self._planned.group):
             self._sync()
             self._planned, self._at = self._sequences(self._schedule.upcoming(self.ahead)), 0
-        some = slice(self._at, self._at + max(1, _READ_TOKENS // max(1, self.batch * self.context)))
-        group, positions = self._planned[0][some], self._planned[1][some]
-        self._at += len(group)
-        ids, masks = self.read(group, positions)
-        make = functools.partial(tuple.__new__, Batch)
-        self._ready = list(
-            map(make, zip(ids, group, positions, repeat(None) if masks is None else masks, strict=False))
-        )
+        if not 0 < 2 * self.batch * self.context <= _READ_TOKENS:
+            self._ready = list(zip(*self._planned, strict=True))
+            self._at = len(self._ready)
+        else:
+            at, self._at = self._at, self._at + _READ_TOKENS // (self.batch * self.context)
+            group, positions = self._planned.group[at : self._at], self._planned.positions[at : self._at]
+            self._at = at + len(group)
+            self._ready = self._read_many(group, positions)
         self._ready.reverse()
 
-    def read(self, group: Ints, positions: Ints) -> tuple[Ints, NDArray[np.uint8] | None]:
-        """Tokens and masks of some batches, (batches, samples, context)."""
+    def _read(self, group: Ints, positions: Ints, edges: list[int]) -> Batch:
+        """One planned batch."""
         if self._rows is None:
-            return np.zeros((*group.shape, 0), dtype=np.int64), None
-        ids, masks = self._rows.read(group.ravel(), positions.ravel(), in_order=len(group) == 1)
-        shape = (*group.shape, self.context)
-        return ids.reshape(shape), None if masks is None else masks.reshape(shape)
+            return Batch(np.zeros((len(group), 0), dtype=np.int64), group, positions)
+        ids, mask = self._rows.read(positions, edges)
+        return Batch(ids, group, positions, mask)
 
-    def plan(self, p: ArrayLike, batches: int) -> Iterator[tuple[Ints, Ints]]:
-        """Groups and positions of so many batches, (some, samples), without reading them; the sampler moves on."""
+    def _read_many(self, group: Ints, positions: Ints) -> list[Any]:
+        """Several planned batches."""
+        assert self._rows is not None
+        ids, found = self._rows.read_many(group.ravel(), positions.ravel())
+        ids = ids.reshape(*group.shape, self.context)
+        masks: Iterable[Any] = repeat(None) if found is None else found.reshape(ids.shape)
+        return list(map(functools.partial(tuple.__new__, Batch), zip(ids, group, positions, masks, strict=False)))
+
+    def read(self, planned: Planned, t: int) -> Batch:
+        """The t-th of some planned batches."""
+        return self._read(planned.group[t], planned.positions[t], planned.edges[t])
+
+    def plan(self, p: ArrayLike, batches: int) -> Iterator[Planned]:
+        """So many batches, some at a time, without reading them (`read` does); the sampler moves on."""
         self._use(np.asarray(p, dtype=np.float64))
         while batches > 0:
             path = self._schedule.upcoming(min(self.ahead, batches))
@@ -237,8 +261,8 @@ class MixtureSampler:
             batches -= len(path) - 1
             yield found
 
-    def _sequences(self, path: Ints) -> tuple[Ints, Ints]:
-        """Groups and positions of the batches along a path of draws: each group in the keyed order of its epoch."""
+    def _sequences(self, path: Ints) -> Planned:
+        """The batches along a path of draws: each group in the keyed order of its epoch."""
         counts = np.diff(path, axis=0)
         cells = counts.ravel()
         group = np.repeat(np.tile(np.arange(self.m), len(counts)), cells)
@@ -255,8 +279,12 @@ class MixtureSampler:
         which = (np.cumsum(each) - each - first)[group] + epoch
         index = draw - epoch * sizes[group]
         positions = permute(index, which, sizes[owner], np.array(keys, dtype=np.uint64))
+        edges = np.zeros((len(counts), self.m + 1), dtype=np.int64)
+        np.cumsum(counts, axis=1, out=edges[:, 1:])
+        if self.world > 1:
+            edges = (edges - self.rank + self.world - 1) // self.world
         shape = (len(counts), self.batch // self.world)
-        return group.reshape(shape), positions.reshape(shape)
+        return Planned(group.reshape(shape), positions.reshape(shape), edges.tolist())
 
     # ------------------------------------------------------------------ state
 

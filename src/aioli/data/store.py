@@ -38,6 +38,8 @@ class Part:
     """Length of its text in UTF-8."""
     mask: str | None = None
     """SHA-256 of the array that says which tokens are trained on (instruction data); None: all of them."""
+    loss: int | None = None
+    """How many tokens are trained on; None: all of them."""
 
 
 class TokenStore:
