@@ -2,8 +2,8 @@
 
 All deliver int64 batches of 16 sequences, drawn from three groups by one mixture. The limit is a bare NumPy gather of
 random rows from one memory map that is as large as the three groups together. Peers (see peers.py) are measured if they
-are installed. Contenders take turns, each for a fixed piece of work; times are medians over the rounds, and ratios are
-medians of the ratios within a round.
+are installed. Contenders take turns, each for a fixed piece of work; ours and the limit, which are close, alternate in
+short slices. Times are medians over the rounds, ratios are medians of the ratios within a round.
 """
 
 import argparse
@@ -26,8 +26,8 @@ from peers import PEERS, Task, installed, seconds, serve, settled
 from aioli.data import Indices, MixtureSampler, TokenStore, write_store
 
 BATCH, TOKENS, CONTEXTS, MIXTURE = 16, 10_000_000, (64, 2048), (0.5, 0.3, 0.2)
-ROUNDS, PIECE = 7, 0.4
-"""Rounds, and seconds that each contender runs in each of them."""
+ROUNDS, PIECE, SLICES = 7, 0.4, 10
+"""Rounds, seconds of each contender in each of them, and the slices of that in which ours and the limit alternate."""
 SIZES, DRAWN = (10**4, 10**6, 10**9), 2000
 """Sequences per group and batches, where memory is measured."""
 PACKAGES = ("aioli-mix", "numpy", "torch", "pyarrow", *PEERS)
@@ -115,8 +115,7 @@ def speed(context, place, names):
         rows = task.one_map()
         local = {"ours": Local(ours(TokenStore(task.store))), "bare_gather": Local(bare(rows))}
         for _ in range(ROUNDS):
-            for contender in local.values():
-                take_turn(contender)
+            alternate(local.values())
             for name in list(remotes):
                 attempt(remotes, skipped, name, take_turn)
         return summary(local, remotes, skipped)
@@ -145,9 +144,20 @@ def attempt(remotes, skipped, name, action):
 
 
 def take_turn(contender):
-    for form, each in contender.each.items():
-        count = max(1, round(PIECE / each))
-        contender.times[form].append(contender.run(form, count) / count)
+    for form in contender.each:
+        contender.times[form].append(timed(contender, form, PIECE))
+
+
+def alternate(contenders):
+    slices = [[timed(contender, "", PIECE / SLICES) for contender in contenders] for _ in range(SLICES)]
+    for contender, found in zip(contenders, zip(*slices, strict=True), strict=True):
+        contender.times[""].append(statistics.median(found))
+
+
+def timed(contender, form, wanted):
+    """Seconds per batch over a piece of work that was sized to take as long as wanted."""
+    count = max(1, round(wanted / contender.each[form]))
+    return contender.run(form, count) / count
 
 
 def summary(local, remotes, skipped):
@@ -204,18 +214,24 @@ def footprint(size):
         sampler.next(p)
     each = (time.perf_counter() - began) / DRAWN
     growth, state = peak() - before, json.dumps(sampler.state_dict())
-    other = MixtureSampler(Indices((size,) * 3), BATCH)
-    began = time.perf_counter()
-    other.load_state_dict(json.loads(state))
-    loaded = time.perf_counter()
-    other.next(p)
+    loads = [resumed(size, state, p) for _ in range(51)]
     return {
         "peak_rss_growth_mb": rounded(growth / 1e6),
         "seconds_per_batch": rounded(each),
         "state_bytes": len(state),
-        "load_us": rounded(1e6 * (loaded - began)),
-        "first_batch_after_load_us": rounded(1e6 * (time.perf_counter() - loaded)),
+        "load_us": rounded(1e6 * statistics.median(load for load, _ in loads)),
+        "first_batch_after_load_us": rounded(1e6 * statistics.median(first for _, first in loads)),
     }
+
+
+def resumed(size, state, p):
+    """Seconds to load a state into a new sampler, and from then to its first batch."""
+    sampler = MixtureSampler(Indices((size,) * 3), BATCH)
+    began = time.perf_counter()
+    sampler.load_state_dict(json.loads(state))
+    loaded = time.perf_counter()
+    sampler.next(p)
+    return loaded - began, time.perf_counter() - loaded
 
 
 def footprints():

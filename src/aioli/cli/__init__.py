@@ -11,9 +11,9 @@ import threading
 from collections.abc import Sequence
 
 from aioli import __version__
-from aioli.cli import demo, methods, prepare, simulate
+from aioli.cli import demo, methods, prepare, simulate, train
 
-COMMANDS = (demo, prepare, simulate, methods)
+COMMANDS = (demo, prepare, train, simulate, methods)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,34 +1,20 @@
-"""The loaders one would pick instead of ours, each in its best forms: the contenders of benchmarks/loader.py.
-
-A peer is a function from a task to its forms: names and endless iterators of int64 batches. It runs in a process of
-its own, so that its threads and workers disturb no other. There it is checked (shape, type, rows that are rows of the
-data, the mixture), warmed up, and then delivers as many batches as it is told to.
-"""
+"""The peers: functions from a task to forms, which are names and endless iterators of int64 batches."""
 
 import contextlib
 import importlib
 import importlib.machinery
 import importlib.util
-import itertools
-import multiprocessing
-import os
 import sys
-import tempfile
-import time
 import types
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from aioli.data import TokenStore
 
-EPOCH = 1 << 16
-"""Samples in an epoch of mosaicml-streaming: so many that few or none end while it is measured."""
-CHECKED = 200
-"""Batches of each form that are compared with the data."""
-REST = 3.0
-"""Seconds for threads and workers of a peer to read ahead as far as they want."""
+EPOCH = 1 << 17
+"""Samples in an epoch of mosaicml-streaming: so many that none ends while it is measured."""
 
 notes = []
 """What should be known about the peer in this process."""
@@ -52,9 +38,6 @@ class Task:
 
     def one_map(self):
         return np.asarray(np.memmap(self.everything, np.uint16, "r")).reshape(-1, TokenStore(self.store).context)
-
-
-# ---------------------------------------------------------------------- the peers
 
 
 def interleaved(task):
@@ -93,13 +76,14 @@ def _arrow(datasets, rows, place):
 
 
 class Shuffled:
-    """The items of one group, in another random order in every epoch."""
+    """The rows of one group, or their numbers from `first` on, in another random order in every epoch."""
 
-    def __init__(self, items, seed):
-        self.items, self.random = items, np.random.default_rng(seed)
+    def __init__(self, size, seed, first=0, read=None):
+        self.size, self.first, self.read, self.random = size, first, read, np.random.default_rng(seed)
 
     def __iter__(self):
-        return map(self.items.__getitem__, self.random.permutation(len(self.items)).tolist())
+        order = (self.first + self.random.permutation(self.size)).tolist()
+        return iter(order) if self.read is None else map(self.read, order)
 
 
 def torchdata_nodes(task):
@@ -107,19 +91,19 @@ def torchdata_nodes(task):
     from torchdata import nodes
 
     groups, everything = task.groups(), task.one_map()
-    edges = np.cumsum([0] + [len(rows) for rows in groups]).tolist()
+    begins = np.cumsum([0] + [len(rows) for rows in groups]).tolist()
     weights = {str(j): share for j, share in enumerate(task.p)}
 
     def batches(sources, read):
-        named = {str(j): nodes.IterableWrapper(Shuffled(items, j)) for j, items in enumerate(sources)}
+        named = {str(j): nodes.IterableWrapper(source) for j, source in enumerate(sources)}
         mixed = nodes.MultiNodeWeightedSampler(named, weights, nodes.StopCriteria.CYCLE_FOREVER)
         return iter(nodes.Loader(nodes.Mapper(nodes.Batcher(mixed, task.batch), read)))
 
+    rows = [Shuffled(len(rows), j, read=rows.__getitem__) for j, rows in enumerate(groups)]
+    indices = [Shuffled(len(rows), j, first=begins[j]) for j, rows in enumerate(groups)]
     return {
-        "nodes of rows": batches(groups, lambda rows: np.array(rows, dtype=np.int64)),
-        "nodes of indices, gathered from one map": batches(
-            [range(*edge) for edge in itertools.pairwise(edges)], lambda index: everything[index].astype(np.int64)
-        ),
+        "nodes of rows": batches(rows, lambda rows: np.array(rows, dtype=np.int64)),
+        "nodes of indices": batches(indices, lambda index: everything[index].astype(np.int64)),
     }
 
 
@@ -140,7 +124,12 @@ def mosaicml_streaming(task):
     def batches(workers):
         streams = [streaming.Stream(local=str(task.place / f"{j}"), proportion=share) for j, share in enumerate(task.p)]
         dataset = streaming.StreamingDataset(
-            streams=streams, batch_size=task.batch, shuffle=True, epoch_size=EPOCH, predownload=EPOCH, **eval(os.environ.get('MS','{}'))
+            streams=streams,
+            batch_size=task.batch,
+            shuffle=True,
+            shuffle_algo="naive",  # the default holds the mixture over an epoch only
+            epoch_size=EPOCH,
+            predownload=EPOCH,
         )
         loader = streaming.StreamingDataLoader(
             dataset, batch_size=task.batch, num_workers=workers, drop_last=True, collate_fn=_collate_samples
@@ -202,7 +191,9 @@ def litdata_combined(task):
 
 def _combined(litdata, task, context):
     def dataset(j):
-        return litdata.StreamingDataset(str(task.place / f"{j}"), item_loader=litdata.TokensLoader(context), shuffle=True)
+        return litdata.StreamingDataset(
+            str(task.place / f"{j}"), item_loader=litdata.TokensLoader(context), shuffle=True
+        )
 
     parts = [dataset(j) for j in range(len(task.p))]
     return litdata.CombinedStreamingDataset(parts, seed=0, weights=task.p, iterate_over_all=False)
@@ -223,92 +214,3 @@ PEERS = {
 
 def installed(name):
     return importlib.util.find_spec(PEERS[name][0]) is not None
-
-
-# ---------------------------------------------------------------------- running one
-
-
-def serve(pipe, name, task):
-    """In a process of its own: build a peer, warm it up when told to, then time (form, batches) as often as asked.
-
-    Every answer is a dict or a number; a text says what failed.
-    """
-    task = replace(task, place=task.place / name)
-    task.place.mkdir()
-    _confine(task.place)
-    try:
-        forms = PEERS[name][1](task)
-        pipe.send({})
-        pipe.recv()
-        pipe.send(_warm(forms, task))
-        while (order := pipe.recv()) is not None:
-            form, count = order
-            pipe.send(seconds(forms[form], count))
-    except Exception as error:
-        pipe.send(f"{type(error).__name__}: {error}")
-
-
-def seconds(batches, count):
-    """Seconds that it takes to deliver so many batches."""
-    began = time.perf_counter()
-    for _ in range(count):
-        next(batches)
-    return time.perf_counter() - began
-
-
-def settled(batches, piece=0.3, patience=15.0):
-    """Seconds per batch, once that has stopped to change."""
-    end, count, last = time.perf_counter() + patience, 4, float("inf")
-    while True:
-        each = seconds(batches, count) / count
-        if abs(each - last) < 0.1 * last or time.perf_counter() > end:
-            return each
-        count, last = max(1, round(piece / each)), each
-
-
-def _confine(place):
-    """Keep what a peer prints, caches and locks in its own directory, and keep it off the network."""
-    log = os.open(place / "log", os.O_WRONLY | os.O_CREAT)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    tempfile.tempdir = str(place)
-    multiprocessing.set_start_method(None, force=True)  # workers start as they do by default
-    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "LITDATA_DISABLE_VERSION_CHECK": "1"}
-    os.environ.update(offline | {"HF_HOME": str(place / "cache"), "TMPDIR": str(place)})
-
-
-def _warm(forms, task):
-    """Check every form and warm it up; those that fail are left out."""
-    everything = task.one_map()
-    keys = _key(everything)
-    order = np.argsort(keys)
-    edges = np.cumsum([len(rows) for rows in task.groups()])
-    report = {"realised": {}, "each": {}, "failed": {}, "notes": notes}
-    for form in list(forms):
-        try:
-            found = order[np.searchsorted(keys, _key(rows := _rows(forms[form], task)), sorter=order) % len(order)]
-            if not np.array_equal(everything[found], rows):
-                raise ValueError("delivers rows that are not in the data")
-            drawn = np.bincount(np.searchsorted(edges, found, side="right"), minlength=len(task.p)) / len(found)
-            if np.abs(drawn - task.p).max() > 0.05:
-                raise ValueError(f"delivers the mixture {drawn.tolist()}, not {task.p}")
-            time.sleep(REST)
-            report["realised"][form], report["each"][form] = drawn.round(3).tolist(), settled(forms[form])
-        except Exception as error:
-            report["failed"][form] = f"{type(error).__name__}: {error}"
-    return report
-
-
-def _key(rows):
-    """The first four tokens of each row as one number; random rows differ in it."""
-    return np.ascontiguousarray(rows[:, :4], dtype=np.uint16).view(np.uint64)[:, 0]
-
-
-def _rows(batches, task):
-    """The samples of the first batches, which must have the right shape and type."""
-    checked = [np.asarray(next(batches)) for _ in range(CHECKED)]
-    shape = (task.batch, TokenStore(task.store).context)
-    wrong = {(b.shape, b.dtype.name) for b in checked} - {(shape, "int64")}
-    if wrong:
-        raise ValueError(f"delivers {wrong}, not {shape} of int64")
-    return np.concatenate(checked)

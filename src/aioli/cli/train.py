@@ -1,0 +1,118 @@
+"""`aioli train`: one run under a policy, live on the screen, resumable."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aioli.cli.show import Bar, table
+
+if TYPE_CHECKING:
+    from aioli.train import Run
+
+EXAMPLES = """examples:
+  aioli train recipe.yaml -o run                          train a recipe
+  aioli train recipe.yaml -o run method=stratified        the same with settings changed
+  aioli train data=store -o run train.steps=500           no recipe at all: defaults on a token store
+  aioli train --help-recipe                               everything a recipe can say
+
+Stopped, killed or crashed, a run goes on where it was when the same command is run again.
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    command = commands.add_parser(
+        "train",
+        help="train a model on a token store under a policy",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("recipe", nargs="?", help="a YAML file; left out: settings alone")
+    command.add_argument("settings", nargs="*", metavar="field=value", help="settings to change, such as seed=1")
+    command.add_argument("-o", "--out", help="directory of the run")
+    command.add_argument("--quiet", action="store_true", help="print nothing but the result")
+    command.add_argument("--json", action="store_true", help="print the result as JSON")
+    command.add_argument("--help-recipe", action="store_true", help="list every field of a recipe")
+    command.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Train, or explain the recipe."""
+    from aioli.recipe import build, describe, override, read
+    from aioli.train import Run, StoppedError, TrainRecipe
+
+    if options.help_recipe:
+        print(table(("field", "default", "meaning"), describe(TrainRecipe), left=3))
+        return 0
+    settings, plain = list(options.settings), {}
+    if options.recipe is not None and "=" in options.recipe and not Path(options.recipe).exists():
+        settings.insert(0, options.recipe)
+    elif options.recipe is not None:
+        plain = read(options.recipe)
+    if options.out is None:
+        raise ValueError("where to? Give a directory for the run with -o")
+    recipe = build(TrainRecipe, override(plain, settings), options.recipe or "settings")
+    live = Live(options.quiet or options.json)
+    job = Run(recipe, options.out, live)
+    stopped: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        stopped.append(number)
+        job.stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    try:
+        result = job.train()
+    except StoppedError:
+        live.bar.clear()
+        command = shlex.join(["aioli", *sys.argv[1:]])
+        print(f"stopped at step {job.engine.step}; go on with: {command}", file=sys.stderr)
+        return 130 if stopped[0] == signal.SIGINT else 0
+    finally:
+        live.bar.clear()
+    print(json.dumps(result, indent=2, ensure_ascii=False) if options.json else render(result))
+    return 0
+
+
+class Live:
+    """What is seen of a run while it goes on."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet, self.bar, self.seen = quiet, Bar("training"), 0.0
+        self.first: tuple[float, int] | None = None
+
+    def __call__(self, job: Run) -> None:
+        """Called after every step."""
+        now = time.monotonic()
+        if self.quiet or job.segment is None:
+            return
+        if self.first is None:
+            self.first = (now, job.engine.step)
+        steps, total = job.engine.step, job.recipe.train.steps
+        if now - self.seen < 0.2 and steps != total:
+            return
+        self.seen = now
+        began, step = self.first
+        rate = (steps - step) * job.recipe.train.batch * job.store.context / max(now - began, 1e-9)
+        shares = zip(job.groups, job.segment.proportions.tolist(), strict=True)
+        bars = " ".join(f"{name} {'▁▂▃▄▅▆▇█'[min(7, int(8 * p))]}{p:.0%}" for name, p in list(shares)[:8])
+        self.bar.show(steps, total, f"{steps}/{total}  loss {job.engine.loss:.3f}  {rate:,.0f} tokens/s  {bars}")
+
+
+def render(result: dict[str, Any]) -> str:
+    """The result of a run, for people."""
+    splits = [split for split in ("val", "test") if split in result]
+    rows = [[target, *(f"{result[split]['loss'][target]:.4f}" for split in splits)] for target in result["targets"]] + [
+        ["mean", *(f"{result[split]['mean_loss']:.4f}" for split in splits)]
+    ]
+    used = ", ".join(f"{group} {share:.1%}" for group, share in result["realised"].items())
+    lines = [table(["loss of", *splits], rows), "", f"trained on {used}"]
+    return "\n".join(lines)

@@ -1,0 +1,101 @@
+"""Checkpoints: complete or absent, checked on loading, and nothing in them is ever executed.
+
+    checkpoints/step-0000500/   model.safetensors  optimizer.safetensors  state.json
+
+Tensors are safetensors; everything else (step, sampler, policy, what a segment has gathered, size of the journal) is
+JSON. state.json holds the SHA-256 of the others and is written last; the directory is renamed into place.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+
+from aioli.data.store import sha256_of
+from aioli.files import read_json, sync_directory, write_json
+from aioli.train.engine import Engine
+
+FOLDER, STATE, FILES = "checkpoints", "state.json", ("model.safetensors", "optimizer.safetensors")
+_FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+def save(run: Path, engine: Engine, state: Mapping[str, Any], keep: int) -> None:
+    """Write the checkpoint of this step; all ranks call it, the first one writes. The last `keep` stay."""
+    model: Any
+    optimizer: Any
+    model, optimizer = get_state_dict(engine.model, engine.optimizer.optimizer, options=_FULL)
+    if not engine.accelerator.is_main_process:
+        return
+    tensors = {f"{name}/{part}": value for name, parts in optimizer["state"].items() for part, value in parts.items()}
+    tensors["rng"] = torch.get_rng_state()
+    folder = run / FOLDER
+    folder.mkdir(exist_ok=True)
+    name = f"step-{engine.step:09d}"
+    for old in folder.glob(".step-*"):  # left by a process that was killed
+        shutil.rmtree(old, ignore_errors=True)
+    building = folder / f".{name}"
+    building.mkdir()
+    for file, content in zip(FILES, (_distinct(model), tensors), strict=True):
+        save_file({key: value.contiguous() for key, value in content.items()}, building / file)
+        with (building / file).open("rb+") as written:
+            os.fsync(written.fileno())
+    sums = {file: sha256_of(building / file) for file in FILES}
+    write_json(building / STATE, {"schema": 1, "sha256": sums, **state, "engine": engine.state_dict()})
+    if (folder / name).exists():
+        shutil.rmtree(folder / name)
+    os.replace(building, folder / name)
+    sync_directory(folder)
+    for old in sorted(folder.glob("step-*"))[:-keep]:
+        shutil.rmtree(old)
+
+
+def _distinct(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors that share memory are copied: each name stands for itself."""
+    seen: set[int] = set()
+    found = {}
+    for name, value in state.items():
+        found[name] = value.clone() if value.data_ptr() in seen else value
+        seen.add(value.data_ptr())
+    return found
+
+
+def latest(run: Path) -> Path | None:
+    """The newest complete checkpoint of a run."""
+    found = sorted((run / FOLDER).glob("step-*")) if (run / FOLDER).is_dir() else []
+    return found[-1] if found else None
+
+
+def load(path: Path, engine: Engine) -> dict[str, Any]:
+    """Put a checkpoint into an engine; returns its state. A file that was changed is refused by its name."""
+    state = read_json(path / STATE)
+    if not isinstance(state, dict) or state.get("schema") != 1:
+        raise ValueError(f"{path / STATE} cannot be read; remove {path} to go on from the checkpoint before it")
+    for file in FILES:
+        if not (path / file).is_file() or sha256_of(path / file) != state["sha256"].get(file):
+            raise ValueError(
+                f"{path / file} is missing or does not match its checksum; remove {path} to go on from the one before"
+            )
+    try:
+        model, tensors = (load_file(path / file) for file in FILES)
+    except SafetensorError as error:
+        raise ValueError(f"{path} cannot be read ({error}); remove it to go on from the one before it") from None
+    torch.set_rng_state(tensors.pop("rng"))
+    _, current = get_state_dict(engine.model, engine.optimizer.optimizer, options=_FULL)
+    optimizer: dict[str, Any] = {"state": {}, "param_groups": current["param_groups"]}
+    weights: dict[str, Any] = dict(model)
+    for key, value in tensors.items():
+        name, _, part = key.rpartition("/")
+        optimizer["state"].setdefault(name, {})[part] = value
+    set_state_dict(
+        engine.model, engine.optimizer.optimizer, model_state_dict=weights, optim_state_dict=optimizer, options=_FULL
+    )
+    engine.load_state_dict(state["engine"])
+    return state

@@ -1,0 +1,68 @@
+"""The journal of a run: append-only JSON lines, one per segment. Everything that is shown to people is read from it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+NAME = "journal.jsonl"
+
+
+class Journal:
+    """Opened for writing; lines are whole or absent."""
+
+    def __init__(self, path: Path, size: int | None = None) -> None:
+        """Go on with the first `size` bytes of what is there; a last line that was cut short is removed."""
+        self.path = path
+        path.touch()
+        sound = _sound_bytes(path)
+        if size is not None and size > sound:
+            raise ValueError(f"{path} has {sound} sound bytes, but its checkpoint was made after {size}; it is damaged")
+        os.truncate(path, sound if size is None else size)
+        self._file = path.open("ab")
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add a line; it is on disk when a checkpoint is (`sync`)."""
+        self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        self._file.flush()
+
+    def sync(self) -> int:
+        """Make it durable; returns its size."""
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def _sound_bytes(path: Path) -> int:
+    """Length up to the last complete line."""
+    with path.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        end = file.tell()
+        while end:
+            start = max(0, end - 65536)
+            file.seek(start)
+            at = file.read(end - start).rfind(b"\n")
+            if at >= 0:
+                return start + at + 1
+            end = start
+    return 0
+
+
+def read(path: Path, begin: int = 0) -> Iterator[dict[str, Any]]:
+    """The lines of a journal, in bounded memory; a last line that is not complete is left out."""
+    with path.open("rb") as file:
+        file.seek(begin)
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                found = json.loads(line)
+            except ValueError:
+                raise ValueError(f"{path}, line {number} is not JSON; the journal is damaged") from None
+            yield found

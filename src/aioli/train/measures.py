@@ -1,0 +1,167 @@
+"""What is gathered while a segment is trained: losses by group, gradients, seconds. Part of a run's state, so that a
+segment that was interrupted ends with the values it would have had."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from aioli.protocol import Segment
+from aioli.train.probes import directional, gradient_of, group_losses, group_sums, token_losses
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from aioli.train.engine import Engine
+
+Array = NDArray[np.float64]
+KINDS = ("train_loss", "excess_loss", "token_excess_loss")
+
+
+@dataclass
+class Measures:
+    """Sums over the steps of a segment on this rank."""
+
+    m: int
+    drawn: list[int]
+    """Samples that had been drawn from each group when the segment began."""
+    steps: int = 0
+    loss: float = 0.0
+    """Sum of the losses that were minimised."""
+    tokens: Array = field(default_factory=lambda: np.zeros(0))
+    """Tokens with loss of each group, where losses by group are gathered."""
+    sums: dict[str, Array] = field(default_factory=dict)
+    gradients: dict[str, Array] = field(default_factory=dict)
+    seen: Array = field(default_factory=lambda: np.zeros(0))
+    """Steps in which each group was present, where gradients are gathered."""
+    train_seconds: float = 0.0
+    probe_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.tokens = np.zeros(self.m) if not len(self.tokens) else np.asarray(self.tokens)
+        self.seen = np.zeros(self.m) if not len(self.seen) else np.asarray(self.seen)
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Time that goes into training."""
+        began = time.perf_counter()
+        yield
+        self.train_seconds += time.perf_counter() - began
+
+    @contextmanager
+    def probing(self) -> Iterator[None]:
+        """Time that goes into looking."""
+        began = time.perf_counter()
+        yield
+        self.probe_seconds += time.perf_counter() - began
+
+    def add_losses(
+        self, logits: torch.Tensor, part: Mapping[str, torch.Tensor], reference: torch.nn.Module | None
+    ) -> None:
+        """Losses by group of one part of a batch, from the logits of the training step itself."""
+        with torch.no_grad():
+            losses, counted = token_losses(logits, part["labels"])
+            found = {"train_loss": losses}
+            if reference is not None:
+                expected, _ = token_losses(reference(input_ids=part["ids"]).logits, part["labels"])
+                found["excess_loss"] = losses - expected
+                found["token_excess_loss"] = found["excess_loss"].clamp(min=0)
+            for kind, values in found.items():
+                sums, tokens = group_sums(values.double(), counted, part["group"], self.m)
+                self.sums[kind] = self.sums.get(kind, np.zeros(self.m)) + sums.cpu().numpy()
+            self.tokens = self.tokens + tokens.cpu().numpy()
+
+    def add_gradients(self, engine: Engine, parts: list[dict[str, torch.Tensor]], segment: Segment) -> None:
+        """Inner products of validation and training gradients at the weights before the step."""
+        direction = _validation_gradient(engine, segment)
+        inner = np.zeros(self.m)
+        tokens = np.zeros(self.m)
+        for part in parts:
+            here = torch.bincount(part["group"], minlength=self.m).double()
+            slopes = directional(engine.plain, direction, part["ids"], part["labels"], part["group"], self.m)
+            inner += (slopes.double() * here).cpu().numpy()
+            tokens += here.cpu().numpy()
+        both = engine.accelerator.reduce(torch.from_numpy(np.stack([inner, tokens])).to(engine.device), "sum")
+        inner, tokens = both.cpu().numpy()
+        present = tokens > 0
+        self._add("grad_inner", np.where(present, inner / np.maximum(tokens, 1), 0.0))
+        if "grad_norm" in segment.observe:
+            self._add("grad_norm", _norms(engine, parts, self.m))
+        self.seen = self.seen + present
+
+    def _add(self, kind: str, values: Array) -> None:
+        self.gradients[kind] = self.gradients.get(kind, np.zeros(self.m)) + values
+
+    def values(self, segment: Segment, accelerator: Accelerator) -> dict[str, Array]:
+        """Means over the segment and over all ranks; NaN where a group was absent."""
+        found: dict[str, Array] = {}
+        wanted = [kind for kind in KINDS if kind in segment.observe]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            if wanted:
+                rows = [self.sums.get(kind, np.zeros(self.m)) for kind in wanted]
+                stacked = torch.from_numpy(np.stack([self.tokens, *rows])).to(accelerator.device)
+                tokens, *sums = accelerator.reduce(stacked, "sum").cpu().numpy()
+                found = {kind: total / tokens for kind, total in zip(wanted, sums, strict=True)}
+            for kind in ("grad_inner", "grad_norm"):
+                if kind in segment.observe:
+                    found[kind] = self.gradients.get(kind, np.zeros(self.m)) / np.maximum(self.seen, 1)
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """As plain JSON, to the bit."""
+        return {
+            "drawn": self.drawn,
+            "steps": self.steps,
+            "loss": self.loss,
+            "tokens": self.tokens.tolist(),
+            "sums": {kind: values.tolist() for kind, values in self.sums.items()},
+            "gradients": {kind: values.tolist() for kind, values in self.gradients.items()},
+            "seen": self.seen.tolist(),
+            "train_seconds": self.train_seconds,
+            "probe_seconds": self.probe_seconds,
+        }
+
+    @classmethod
+    def from_state(cls, m: int, state: Mapping[str, Any]) -> Measures:
+        """From a `state_dict`."""
+        arrays = {name: {kind: np.array(v) for kind, v in state[name].items()} for name in ("sums", "gradients")}
+        return cls(m, **{**state, **arrays, "tokens": np.array(state["tokens"]), "seen": np.array(state["seen"])})
+
+
+def _validation_gradient(engine: Engine, segment: Segment) -> dict[str, torch.Tensor]:
+    """Σ_i w_i ∇L_val,i on a fresh batch of validation data, the same on all ranks."""
+    sampler = engine.val_sampler
+    assert sampler is not None
+    n = sampler.m
+    batch = sampler.next(np.full(n, 1.0 / n))
+    ids = torch.from_numpy(batch.ids).to(engine.device)
+    labels = ids if batch.mask is None else ids.masked_fill(torch.from_numpy(batch.mask).to(engine.device) == 0, -100)
+    weights = np.ones(n) if segment.target_weights is None else segment.target_weights * n
+    logits = engine.plain(input_ids=ids).logits
+    losses = group_losses(logits, labels, torch.from_numpy(batch.group).to(engine.device), n)
+    return gradient_of(
+        engine.plain, (torch.tensor(weights.tolist(), dtype=losses.dtype, device=engine.device) * losses).sum()
+    )
+
+
+def _norms(engine: Engine, parts: list[dict[str, torch.Tensor]], m: int) -> Array:
+    """Norm of each group's training gradient: one backward pass for each."""
+    found = np.zeros(m)
+    for j in range(m):
+        total = None
+        for part in parts:
+            chosen = part["group"] == j
+            if bool(chosen.any()):
+                logits = engine.plain(input_ids=part["ids"][chosen]).logits
+                loss = group_losses(logits, part["labels"][chosen], part["group"][chosen], m)[j]
+                flat = torch.cat([g.flatten() for g in gradient_of(engine.plain, loss).values()])
+                total = flat if total is None else total + flat
+        found[j] = 0.0 if total is None else float(total.norm())
+    return found

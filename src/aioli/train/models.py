@@ -1,0 +1,96 @@
+"""Models: GPT-NeoX by preset, built offline, or any causal language model of transformers by name or path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, GPTNeoXConfig, PreTrainedModel
+
+PYTHIA_VOCABULARY = 50304
+_CAUSAL: Any = AutoModelForCausalLM
+
+PRESETS: dict[str, tuple[int, int, int, int]] = {
+    "tiny": (2, 64, 4, 256),
+    "tiny-128": (4, 128, 4, 512),
+    "tiny-256": (6, 256, 8, 1024),
+    "pythia-14m": (6, 128, 4, 512),
+    "pythia-31m": (6, 256, 8, 1024),
+    "pythia-70m": (6, 512, 8, 2048),
+    "pythia-160m": (12, 768, 12, 3072),
+    "pythia-410m": (24, 1024, 16, 4096),
+    "pythia-1b": (16, 2048, 8, 8192),
+    "pythia-1.4b": (24, 2048, 16, 8192),
+}
+"""Layers, width, heads, and width of the feed-forward layers; Pythia's as published (Biderman et al., 2023)."""
+
+
+def preset_config(preset: str, vocabulary: int, context: int, overrides: Mapping[str, Any]) -> GPTNeoXConfig:
+    """The configuration of a preset; `tiny` ones have just the store's vocabulary, Pythia's at least its own."""
+    layers, width, heads, inner = PRESETS[preset]
+    settings: dict[str, Any] = {
+        "vocab_size": vocabulary if preset.startswith("tiny") else max(PYTHIA_VOCABULARY, vocabulary),
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": inner,
+        "max_position_embeddings": max(context, 64 if preset.startswith("tiny") else 2048),
+        "use_cache": False,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        **overrides,
+    }
+    return GPTNeoXConfig(**settings)
+
+
+def build_model(
+    preset: str | None,
+    name: str | None,
+    *,
+    vocabulary: int,
+    context: int,
+    seed: int,
+    revision: str | None = None,
+    scratch: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+) -> PreTrainedModel:
+    """A model in float32 with a vocabulary and positions that hold the data; random weights follow from the seed."""
+    torch.manual_seed(seed)
+    changes = dict(overrides or {})
+    if preset is not None:
+        if preset not in PRESETS:
+            raise ValueError(f"model.preset={preset!r} is not one of {', '.join(PRESETS)}")
+        config: Any = preset_config(preset, vocabulary, context, changes)
+        model = _CAUSAL.from_config(config, attn_implementation="sdpa")
+    else:
+        model = _named(str(name), revision or "main", scratch, changes)
+    held, positions = model.config.vocab_size, getattr(model.config, "max_position_embeddings", context)
+    if held < vocabulary:
+        raise ValueError(
+            f"the model knows {held} tokens, but the data has {vocabulary}; was it made with its tokenizer?"
+        )
+    if positions < context:
+        raise ValueError(f"the model takes sequences of {positions} tokens, but the data has {context}; lower context")
+    model.config.use_cache = False
+    found: PreTrainedModel = model.float()
+    return found
+
+
+def load_model(folder: str) -> PreTrainedModel:
+    """A model that a run has kept."""
+    found: PreTrainedModel = _CAUSAL.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    return found
+
+
+def _named(name: str, revision: str, scratch: bool, changes: dict[str, Any]) -> Any:
+    try:
+        if scratch:
+            config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False, **changes)
+            return _CAUSAL.from_config(config)
+        return _CAUSAL.from_pretrained(name, revision=revision, trust_remote_code=False, **changes)
+    except (OSError, ValueError, KeyError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"cannot load model {name!r}: {reason}; give a directory, a name on the hub, or a preset"
+        ) from None

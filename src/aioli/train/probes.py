@@ -1,0 +1,109 @@
+"""What a policy can ask of a model: losses by group, excess over a reference, inner products of gradients.
+
+In: a model, sequences and the group of each. Out: one number per group or target. Losses are means over the tokens that
+carry loss; a group without any is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.func import functional_call, jvp
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+Tensor = torch.Tensor
+IGNORED = -100
+
+
+def token_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss of each predicted token and whether it counts, both (samples, context - 1)."""
+    wanted = labels[:, 1:]
+    flat = F.cross_entropy(
+        logits[:, :-1].float().flatten(0, 1), wanted.flatten(), ignore_index=IGNORED, reduction="none"
+    )
+    return flat.view(wanted.shape), wanted != IGNORED
+
+
+def group_sums(values: Tensor, counted: Tensor, group: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """Sum of the values and number of the tokens of each group, (groups,)."""
+    zeros = values.new_zeros(groups)
+    sums = zeros.index_add(0, group, (values * counted).sum(1))
+    return sums, zeros.index_add(0, group, counted.sum(1).to(values.dtype))
+
+
+def group_losses(logits: Tensor, labels: Tensor, group: Tensor, groups: int) -> Tensor:
+    """Mean loss of each group; 0 for a group that is absent, so that it can be weighted and differentiated."""
+    sums, tokens = group_sums(*token_losses(logits, labels), group, groups)
+    return sums / tokens.clamp(min=1)
+
+
+@dataclass
+class Validation:
+    """A fixed set of sequences of each target."""
+
+    ids: Tensor
+    labels: Tensor
+    target: Tensor
+    """The target of each sequence."""
+    targets: int
+    batch: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in it."""
+        return int(self.ids.numel())
+
+    def part(self, rank: int, world: int) -> Validation:
+        """Every world-th sequence of it."""
+        mine = slice(rank, None, world)
+        return Validation(self.ids[mine], self.labels[mine], self.target[mine], self.targets, self.batch)
+
+    def losses(self, model: torch.nn.Module, forward: Callable[..., Any] | None = None) -> tuple[Tensor, Tensor]:
+        """Sum of losses and tokens of each target, in float64, without gradients."""
+        device = next(model.parameters()).device
+        sums = torch.zeros(self.targets, dtype=torch.float64, device=device)
+        counts = torch.zeros_like(sums)
+        training = model.training
+        model.eval()
+        try:
+            with torch.no_grad():
+                for k in range(0, len(self.ids), self.batch):
+                    some = slice(k, k + self.batch)
+                    labels, target = self.labels[some].to(device), self.target[some].to(device)
+                    logits = (forward or model)(input_ids=self.ids[some].to(device)).logits
+                    losses, counted = token_losses(logits, labels)
+                    a, b = group_sums(losses.double(), counted, target, self.targets)
+                    sums += a
+                    counts += b
+        finally:
+            model.train(training)
+        return sums, counts
+
+
+def gradient_of(model: torch.nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    """The gradient of a loss by parameter, without touching the gradients that are being gathered."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    return {name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(named.items(), found, strict=True)}
+
+
+def directional(
+    model: torch.nn.Module, direction: Mapping[str, Tensor], ids: Tensor, labels: Tensor, group: Tensor, groups: int
+) -> Tensor:
+    """⟨direction, ∇L_j⟩ of every group's training loss L_j, all in one forward-mode pass: (groups,).
+
+    Its cost does not grow with the number of groups. Attention takes its plain form, the only one with forward mode.
+    """
+    values = {name: p.detach() for name, p in model.named_parameters() if name in direction}
+
+    def losses(parameters: dict[str, Tensor]) -> Tensor:
+        logits = functional_call(model, parameters, kwargs={"input_ids": ids}).logits
+        return group_losses(logits, labels, group, groups)
+
+    with sdpa_kernel(SDPBackend.MATH):
+        found: Tensor = jvp(losses, (values,), ({name: direction[name] for name in values},))[1].detach()
+    return found

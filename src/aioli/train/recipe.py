@@ -1,0 +1,141 @@
+"""What `aioli train` can be told: data, model, training, method, seed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from aioli.recipe import Section
+
+
+class DataChoice(Section):
+    """Which tokens."""
+
+    store: str
+    """A token store made by `aioli prepare`."""
+    groups: list[str] = Field(default_factory=list)
+    """Groups to train on; left out: all of the store that have training data and are not named as targets."""
+    targets: list[str] = Field(default_factory=list)
+    """What the model is to be good at; left out: the groups themselves."""
+    on_exhausted: Literal["repeat", "cap", "error"] = "repeat"
+    """When a group has been gone through: repeat it, give its share to the others, or stop."""
+    max_epochs: float | None = Field(default=None, gt=0)
+    """How often a group may be gone through (with cap and error)."""
+
+
+class ModelChoice(Section):
+    """Which model; a plain string is a preset."""
+
+    preset: str | None = None
+    """A size that is built offline: tiny, tiny-128, tiny-256, pythia-14m … pythia-1.4b."""
+    name: str | None = None
+    """Instead: any causal language model of transformers, a directory or a name on the hub."""
+    revision: str | None = None
+    """Which version of it on the hub."""
+    scratch: bool = False
+    """Take only the architecture of `name` and begin with random weights."""
+    config: dict[str, Any] = Field(default_factory=dict)
+    """Fields of its configuration to change."""
+
+    @model_validator(mode="after")
+    def _one(self) -> ModelChoice:
+        if (self.preset is None) == (self.name is None):
+            raise ValueError("give either a preset (tiny, pythia-160m…) or the name of a model")
+        return self
+
+
+class TrainChoice(Section):
+    """How it is trained."""
+
+    steps: int = Field(default=2000, ge=1)
+    """Optimizer steps."""
+    batch: int = Field(default=16, ge=1)
+    """Sequences in a step, over all devices."""
+    lr: float = Field(default=4e-3, gt=0)
+    """Peak learning rate; the default suits the tiny presets."""
+    warmup: float = Field(default=0.05, ge=0)
+    """Steps of linear warm-up; below 1 a share of all steps."""
+    floor: float = Field(default=0.1, ge=0, le=1)
+    """Learning rate at the end, as a share of the peak."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's averaging."""
+    eps: float = Field(default=1e-8, gt=0)
+    """AdamW's epsilon."""
+    decay: float = Field(default=0.1, ge=0)
+    """Weight decay, on matrices only."""
+    clip: float = Field(default=1.0, ge=0)
+    """Largest norm of the gradient; 0: any."""
+    accumulate: int = Field(default=1, ge=1)
+    """Parts in which the batch of a device is computed."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """auto: bf16 on accelerators that have it, fp32 on a CPU."""
+    compile: bool = False
+    """Use torch.compile."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads; left out: as torch decides."""
+
+
+class ValChoice(Section):
+    """How the validation loss is looked at while training."""
+
+    tokens: int | None = Field(default=None, ge=1)
+    """Tokens of all targets in each look; left out: as many as keep looking within 5% of the training compute."""
+    batch: int = Field(default=64, ge=1)
+    """Sequences in one forward pass."""
+
+
+class CheckpointChoice(Section):
+    """How often a run is saved."""
+
+    every: int = Field(default=500, ge=1)
+    """Steps between checkpoints."""
+    keep: int = Field(default=2, ge=1)
+    """How many of the last ones stay."""
+
+
+class MethodChoice(Section):
+    """Who chooses the mixture; a plain string is its name."""
+
+    name: str = "aioli"
+    """A method (`aioli methods` lists them)."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """Its settings (`aioli methods NAME` lists them)."""
+    reference: str | None = None
+    """The run whose model is the reference (DoReMi)."""
+
+
+class TrainRecipe(Section):
+    """One training run."""
+
+    data: DataChoice
+    """The tokens."""
+    model: ModelChoice = ModelChoice(preset="tiny")
+    """The model."""
+    train: TrainChoice = TrainChoice()
+    """Optimization."""
+    method: MethodChoice = MethodChoice()
+    """The mixture."""
+    val: ValChoice = ValChoice()
+    """Looks at the validation loss."""
+    checkpoint: CheckpointChoice = CheckpointChoice()
+    """Checkpoints."""
+    trackers: list[str] = Field(default_factory=list)
+    """Where else to report: tensorboard, wandb, mlflow, trackio."""
+    seed: int = 0
+    """Fixes everything: weights, order of the data, the method's own randomness."""
+
+    @field_validator("data", mode="before")
+    @classmethod
+    def _store(cls, value: Any) -> Any:
+        return {"store": value} if isinstance(value, str) else value
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _preset(cls, value: Any) -> Any:
+        return {"preset": value} if isinstance(value, str) else value
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _method(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value

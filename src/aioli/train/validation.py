@@ -1,0 +1,65 @@
+"""Which validation sequences are looked at: a fixed random subset of each target, as large as a budget allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from aioli.data.order import key, permute
+from aioli.data.store import TokenStore
+from aioli.policies import RulePolicy
+from aioli.protocol import Observation
+from aioli.train.probes import IGNORED, Validation
+
+FORWARD_SHARE = 1 / 3
+"""A forward pass alone, in units of a training step on the same tokens."""
+BUDGET = 0.05
+"""The share of the training compute that looks at the validation loss may take, unless it is said otherwise."""
+
+
+def subset(
+    store: TokenStore, targets: Sequence[str], split: str, sequences: int | None, seed: int, batch: int
+) -> Validation:
+    """At most so many sequences of each target (None: all of them), chosen by the seed."""
+    ids, labels, owners = [], [], []
+    for i, target in enumerate(targets):
+        rows, masks = store.rows(target, split), store.masks(store.groups.index(target), split)
+        size = len(rows)
+        if size == 0:
+            raise ValueError(f"target {target!r} has no sequence in the {split} split of {store.path}")
+        count = size if sequences is None else max(1, min(sequences, size))
+        which = np.zeros(count, dtype=np.int64)
+        keys = np.array([key(seed, i, 0)], dtype=np.uint64)
+        chosen = np.sort(permute(np.arange(count), which, np.array([size]), keys))
+        tokens = torch.from_numpy(rows[chosen].astype(np.int64))
+        ids.append(tokens)
+        mask = None if masks is None else torch.from_numpy(masks[chosen])
+        labels.append(tokens if mask is None else tokens.masked_fill(mask == 0, IGNORED))
+        owners.append(torch.full((count,), i, dtype=torch.int64))
+        if not bool((labels[-1][:, 1:] != IGNORED).any()):
+            raise ValueError(
+                f"the {count} validation sequences of {target!r} hold no token with loss; raise val.tokens"
+            )
+    return Validation(torch.cat(ids), torch.cat(labels), torch.cat(owners), len(targets), batch)
+
+
+def looks(policy: RulePolicy) -> int:
+    """How often a policy looks at the validation loss, counted on made-up values."""
+    rehearsal, count = RulePolicy(policy.rules, policy.task), 0
+    while (segment := rehearsal.ask()) is not None:
+        count += "val_loss" in segment.observe
+        values: dict[str, Any] = {kind: np.ones(policy.task.m) for kind in segment.observe}
+        values |= {"val_loss": np.ones(policy.task.targets), "lr": 1.0}
+        rehearsal.tell(Observation(segment.proportions * segment.steps, **values))
+    return count
+
+
+def budget(policy: RulePolicy, steps: int, batch_tokens: int, context: int, targets: int, share: float = BUDGET) -> int:
+    """Sequences of each target that keep looking within a share of the training compute; at least one."""
+    count = looks(policy)
+    if count == 0:
+        return 1
+    return max(1, int(share * steps * batch_tokens / (FORWARD_SHARE * count * context * targets)))
