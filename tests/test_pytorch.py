@@ -1,6 +1,11 @@
 """A mixture through torch's DataLoader: the sampler's own stream with any workers, and no stale batch ever."""
 
 import json
+import os
+import subprocess
+import sys
+import threading
+import time
 import warnings
 
 import numpy as np
@@ -9,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import aioli
-from aioli.adapters.pytorch import IGNORED, MixtureDataset
+from aioli.adapters.pytorch import IGNORED, MixtureDataset, _left
 from aioli.data import MixtureSampler, write_store
 
 
@@ -177,6 +182,91 @@ def test_mistakes_are_named(store):
     two = MixtureSampler(store, 6, groups=("code", "web"))
     with pytest.raises(ValueError, match="the policy mixes 3 groups, the sampler 2"):
         MixtureDataset(two, online(store))
+
+
+def test_without_a_cursor_batches_are_counted_by_step(store):
+    p = np.array([0.5, 0.3, 0.2])
+    wanted = expected(store, [p] * 10)
+    data = MixtureDataset(MixtureSampler(store, 6))
+    data.set(p, 10)
+    with pytest.raises(ValueError, match=r"Call data\.step\(\) after each"):
+        data.state_dict()
+    for k, batch in enumerate(DataLoader(data, batch_size=None, num_workers=2)):
+        same(batch, wanted[k])
+        data.step()
+        if k == 3:
+            break
+    with pytest.raises(ValueError, match="only 4 of the 10 batches"):
+        data.set(p, 5)
+    again = MixtureDataset(MixtureSampler(store, 6))
+    again.load_state_dict(data.state_dict())
+    again.set(p, 6)
+    for loop in (data, again):
+        same(next(iter(DataLoader(loop, batch_size=None))), wanted[4])
+    with pytest.raises(ValueError, match="is for batches of a segment"):
+        MixtureDataset(MixtureSampler(store, 6)).step()
+
+
+def test_a_new_data_set_takes_over_where_the_old_one_was(store):
+    sampler, cursor = MixtureSampler(store, 6), online(store)
+    reference, found = MixtureSampler(store, 6), 0
+    while not cursor.done:
+        data = MixtureDataset(sampler, cursor)
+        for batch in DataLoader(data, batch_size=None):
+            same(batch, reference.next(cursor.proportions))
+            cursor.step()
+            found += 1
+            if found % 7 == 0:
+                break
+    assert found == 60
+    assert len(cursor.listeners) == 1
+    np.testing.assert_array_equal(sampler.drawn, reference.drawn)
+
+
+def test_labels_are_not_the_inputs(store):
+    data = MixtureDataset(MixtureSampler(store, 6))
+    data.set([1.0, 0.0, 0.0], 1)
+    batch = next(iter(data))
+    batch["labels"][:] = IGNORED
+    assert (batch["input_ids"] >= 0).all()
+
+
+LOOP = """
+import sys, numpy as np
+from torch.utils.data import DataLoader
+from aioli.adapters.pytorch import MixtureDataset
+from aioli.data import MixtureSampler, TokenStore
+data = MixtureDataset(MixtureSampler(TokenStore(sys.argv[1]), 6))
+data.set([1.0, 0.0, 0.0], 2)
+batches = iter(DataLoader(data, batch_size=None, num_workers=2))
+next(batches)
+print(*(w.pid for w in batches._workers), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_workers_that_wait_end_with_the_loop_that_was_killed(store):
+    command = [sys.executable, "-c", LOOP, str(store.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        assert len(pids) == 2
+        process.kill()
+    deadline = time.monotonic() + 30
+    while any(os.path.isdir(f"/proc/{pid}") for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [pid for pid in pids if os.path.isdir(f"/proc/{pid}")]
+
+
+def test_a_worker_learns_that_its_loop_was_left():
+    """Torch keeps the event in a variable of the function that runs the worker."""
+
+    def worker_loop(done_event):
+        left = _left()
+        assert not left()
+        done_event.set()
+        assert left()
+
+    worker_loop(threading.Event())
 
 
 def test_a_loop_can_be_left_and_begun_again_in_the_middle_of_a_segment(store):

@@ -249,6 +249,99 @@ def test_bad_input_is_named(make, words):
         make()
 
 
+BROKEN = {
+    "drawn": [[-5, 9], [1.7, 2.3], [1], None],
+    "owed": [[float("nan"), 0.0], [1e6, -1e6]],
+    "p": [[5.0, -4.0], [0.5]],
+    "batches": [-7, 3, "x"],
+    "wish": ["00", "zz"],
+    "base": [[100, -100], [9, 9]],
+    "told": [[7]],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BROKEN.items() for value in values])
+def test_a_state_that_cannot_be_one_is_refused_and_changes_nothing(name, value):
+    sampler = MixtureSampler(Indices((5, 5)), 4)
+    sampler.next([0.5, 0.5])
+    state = sampler.state_dict()
+    with pytest.raises(ValueError, match="not the state of a sampler"):
+        sampler.load_state_dict({**state, name: value})
+    assert sampler.state_dict() == state
+    for nothing in ({}, None, []):
+        with pytest.raises(ValueError, match=r"this is not the state|this state was saved with"):
+            sampler.load_state_dict(nothing)
+
+
+def test_a_lower_limit_after_resuming_takes_the_group_out():
+    first = MixtureSampler(Indices((50, 6)), 4, on_exhausted="cap", max_epochs=3.0)
+    stream(first, [[0.5, 0.5]] * 6)
+    later = MixtureSampler(Indices((50, 6)), 4, on_exhausted="cap", max_epochs=1.0)
+    with pytest.warns(UserWarning, match="group '1' is used up"):
+        later.load_state_dict(first.state_dict())
+    assert (later.next([0.5, 0.5]).group == 0).all()
+
+
+def test_every_epoch_has_an_order_of_its_own():
+    for size in (40, 20_000):
+        sampler = MixtureSampler(Indices((size,)), size // 4)
+        epochs = [np.concatenate([sampler.next([1.0]).positions for _ in range(4)]) for _ in range(3)]
+        for a, b in ((0, 1), (1, 2), (0, 2)):
+            assert (epochs[a] == epochs[b]).mean() < 0.2
+            assert sorted(epochs[a]) == list(range(size))
+
+
+@pytest.mark.parametrize("n", [3, 6, 16, 64, 1000, 20_000])
+def test_orders_are_as_random_as_shuffles(n):
+    """The difference of neighbours is as uniform as it is for true shuffles, also for small groups."""
+    rng, keys = np.random.default_rng(0), max(20, 60_000 // n)
+    ours, true = np.zeros(n), np.zeros(n)
+    for seed in range(keys):
+        for counts, order in ((ours, order_of(n, seed)), (true, rng.permutation(n))):
+            counts += np.bincount(np.diff(order) % n, minlength=n)
+    expected = keys * (n - 1) / n
+    spread = [((counts[1:] - expected) ** 2 / expected).sum() / (n - 1) for counts in (ours, true)]
+    assert spread[0] < 2 * spread[1] + 0.5
+    if n == 3:
+        assert len({tuple(order_of(3, seed)) for seed in range(300)}) == 6
+
+
+def test_a_huge_batch_does_not_plan_gigabytes():
+    sampler = MixtureSampler(Indices((10**6, 10**6)), 1 << 16)
+    sampler.next([0.5, 0.5])
+    assert sum(len(p.group) for p in sampler.plan([0.5, 0.5], 3)) == 3
+    assert sampler.ahead * sampler.batch <= 1 << 18
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Indices((-5, 50)), "not negative"),
+        (lambda: Indices(()), "at least one"),
+    ],
+)
+def test_impossible_sizes_are_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        MixtureSampler(make(), 4)
+
+
+def test_numbers_of_numpy_are_numbers():
+    sampler = MixtureSampler(Indices((5, 5)), np.int64(4), seed=np.int64(1))
+    json.dumps(sampler.state_dict())
+    assert MixtureSampler(Indices((100,)), 4, on_exhausted="cap", max_epochs=0.29)._schedule.limits[0] == 29
+    assert MixtureSampler(Indices((5,)), 4, on_exhausted="cap", max_epochs=float("inf"))._schedule.limits[0] == -1
+
+
+def test_a_state_of_another_split_or_store_is_refused(store, tmp_path):
+    state = MixtureSampler(store, 4).state_dict()
+    with pytest.raises(ValueError, match="split=train, not val"):
+        MixtureSampler(store, 4, split="val").load_state_dict({**state, "sizes": [10, 10, 5]})
+    other = {group: store.rows(group).ravel()[::-1].astype(int) for group in store.groups}
+    made = write_store(tmp_path / "s", {"train": other}, context=16, vocabulary=512)
+    with pytest.raises(ValueError, match="saved with data="):
+        MixtureSampler(made, 4).load_state_dict(state)
+
+
 def test_a_state_of_other_data_is_refused():
     state = MixtureSampler(Indices((5, 5)), 4).state_dict()
     with pytest.raises(ValueError, match="sizes="):
@@ -312,8 +405,17 @@ def test_writing_is_all_or_nothing(tmp_path):
     write_store(tmp_path / "s", {"train": {"a": np.arange(64)}}, context=8, vocabulary=99)
     with pytest.raises(ValueError, match="exists already"):
         write_store(tmp_path / "s", {"train": {"a": np.arange(64)}}, context=8, vocabulary=99)
-    with pytest.raises(KeyError):
-        write_store(tmp_path / "t", {"train": {"a": np.arange(9)}, "val": {}}, context=8, vocabulary=99)
+    for splits, words in (
+        ({"train": {"a": np.arange(9)}, "val": {}}, "split 'val' with groups"),
+        ({"../train": {"a": np.arange(9)}}, "splits are train, val, test"),
+        ({"train": {"a": np.array([1, 99])}}, "go from 1 to 99; vocabulary=99"),
+        ({"train": {"a": np.array([-1, 9])}}, "go from -1 to 9"),
+        ({"train": {"a": np.array([1.5])}}, "whole numbers, not float64"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            write_store(tmp_path / "t", splits, context=8, vocabulary=99)
+    with pytest.raises(ValueError, match="one entry for each of its tokens"):
+        write_store(tmp_path / "t", {"train": {"a": np.arange(9)}}, 8, 99, masks={"train": {"a": np.ones(3)}})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["s"]
 
 

@@ -24,12 +24,21 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
+def sync_tree(path: Path) -> None:
+    """Make everything in a directory durable."""
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with open(os.path.join(folder, name), "rb+") as file:
+                os.fsync(file.fileno())
+        sync_directory(Path(folder))
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically: readers see the old one or the new one, also after a crash."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:
-            json.dump(value, out, indent=1, ensure_ascii=False)
+            json.dump(value, out, indent=1)
             out.flush()
             os.fsync(out.fileno())
         os.replace(name, path)
@@ -60,7 +69,7 @@ def locked(directory: Path, what: str) -> Iterator[None]:
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 owner = os.pread(handle, 100, 0).decode(errors="replace") or "another process"
                 raise ValueError(f"{what} is being written by {owner}; wait for it, or choose another place") from None
             if _still_there(directory / "lock", handle):

@@ -342,7 +342,15 @@ class Cursor:
         if not isinstance(state, dict) or not {"policy", "steps", "tokens", "sums", "seen"} <= state.keys():
             raise ValueError("this is not the state of a cursor; load what cursor.state_dict() returned")
         self.policy.load_state_dict(state["policy"])
-        self._steps = int(state["steps"])
+        segment, steps = self.policy.ask(), state["steps"]
+        most = 0 if segment is None else max(0, segment.steps - 1)
+        if isinstance(steps, bool) or not isinstance(steps, int) or not 0 <= steps <= most:
+            raise ValueError(
+                f"this is not the state of a cursor: steps={steps!r} of a segment with {most + 1} or fewer"
+            )
+        if not isinstance(state["sums"], dict) or not isinstance(state["seen"], dict):
+            raise ValueError("this is not the state of a cursor: its sums are not by kind")
+        self._steps = steps
         self._tokens = None if state["tokens"] is None else np.asarray(state["tokens"], dtype=np.float64)
         self._sums = {k: np.asarray(v, dtype=np.float64) for k, v in state["sums"].items()}
         self._seen = {k: np.asarray(v, dtype=np.float64) for k, v in state["seen"].items()}

@@ -19,6 +19,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -30,13 +31,19 @@ from aioli.protocol import Cursor, Segment
 
 _HEADER = 3  # words before the message: version, length, checksum
 IGNORED = -100
+_WAITING = (
+    "waited {:g} s for the next mixture; is something fetching batches ahead of the loop, or was cursor.step() not "
+    "called after a batch?"
+)
+_IN_USE: WeakKeyDictionary[MixtureSampler, MixtureDataset] = WeakKeyDictionary()
+"""The data set that moves each sampler."""
 
 
 class MixtureDataset(IterableDataset[dict[str, torch.Tensor]]):
     """Whole batches of a `MixtureSampler`: use it with `batch_size=None`."""
 
-    patience = 300.0
-    """Seconds that a worker waits for the next mixture before it complains."""
+    patience = float("inf")
+    """Seconds after which a worker that waits for the next mixture gives up; it says that it waits after a minute."""
 
     def __init__(self, sampler: MixtureSampler, cursor: Cursor | None = None, batches_per_step: int = 1) -> None:
         """Follow a cursor's segments, or call `set` before each. `batches_per_step` is for gradient accumulation."""
@@ -50,7 +57,11 @@ class MixtureDataset(IterableDataset[dict[str, torch.Tensor]]):
         self._view: np.ndarray[Any, Any] | None = None
         self._number = self._start = self._batches = self._used = self._remaining = 0
         self._p: np.ndarray[Any, np.dtype[np.float64]] | None = None
-        self._iterated, self._cursor = False, cursor
+        self._iterated, self._stepped, self._cursor = False, False, cursor
+        before = _IN_USE.get(sampler)
+        if before is not None:
+            before._retire()
+        _IN_USE[sampler] = self
         if cursor is not None:
             segment = cursor.segment
             if segment is not None and segment.proportions.size != sampler.m:
@@ -61,12 +72,21 @@ class MixtureDataset(IterableDataset[dict[str, torch.Tensor]]):
     # ------------------------------------------------------------------ the side of the training loop
 
     def set(self, p: ArrayLike, batches: int) -> None:
-        """The next so many batches are drawn from p. Call it when the batches of the last segment have been used."""
+        """The next so many batches are drawn from p. Call it when the batches of the last segment have been used, and
+        `step` after each of them if you want to save or leave the loop in the middle."""
         if batches < 1:
             raise ValueError(f"batches={batches} must be at least 1")
+        if self._stepped and self._used < self._batches:
+            raise ValueError(f"only {self._used} of the {self._batches} batches of the last segment have been used")
         self._settle()
         self._p, self._batches = np.array(p, dtype=np.float64), int(batches)
         self._publish(ended=False)
+
+    def step(self) -> None:
+        """Say that a batch of the segment was used; without a cursor only, which does that itself."""
+        if self._cursor is not None or self._used >= self._batches:
+            raise ValueError("step() is for batches of a segment that was given with set()")
+        self._used, self._stepped = self._used + 1, True
 
     def end(self) -> None:
         """There is no further segment: loops over the data come to their end."""
@@ -78,7 +98,16 @@ class MixtureDataset(IterableDataset[dict[str, torch.Tensor]]):
         if self._p is not None:
             self.sampler.skip(self._p, self._batches)
             self._start += self._batches
+        self._p, self._batches, self._used, self._stepped = None, 0, 0, False
+
+    def _retire(self) -> None:
+        """Another data set takes over the sampler, from the batches that were used."""
+        if self._cursor is not None:
+            self._cursor.listeners.remove(self._follow)
+        if self._p is not None:
+            self.sampler.skip(self._p, self._used)
         self._p, self._batches, self._used = None, 0, 0
+        self._publish(ended=True)
 
     def _follow(self, segment: Segment | None, remaining: int, anew: bool = False) -> None:
         """Called by the cursor after every step, and `anew` when its state was loaded."""
@@ -123,6 +152,8 @@ class MixtureDataset(IterableDataset[dict[str, torch.Tensor]]):
 
     def state_dict(self) -> dict[str, Any]:
         """The sampler's state after the batches that were used, as plain JSON; save the cursor's beside it."""
+        if self._cursor is None and self._p is not None and not self._stepped:
+            raise ValueError("how many batches of this segment were used? Call data.step() after each of them")
         at = self.sampler.copy()
         if self._p is not None:
             at.skip(self._p, self._used)
@@ -173,7 +204,7 @@ class MixtureDataset(IterableDataset[dict[str, torch.Tensor]]):
 
     def _next_segment(self, number: int, left: Callable[[], bool] | None) -> dict[str, Any] | None:
         """The segment after the one with this number, as soon as there is one; None if the loop has gone."""
-        began, pause = time.monotonic(), 1e-4
+        began, pause, told = time.monotonic(), 1e-4, False
         while True:
             message = self._message()
             if message is not None and message["number"] != number:
@@ -182,11 +213,12 @@ class MixtureDataset(IterableDataset[dict[str, torch.Tensor]]):
                 raise ValueError("no batch is due: call cursor.step() after every batch, or data.set(p, batches)")
             if left():
                 return None
-            if time.monotonic() - began > self.patience:
-                raise ValueError(
-                    f"waited {self.patience:g} s for the next mixture; is something fetching batches ahead of the "
-                    "loop, or was cursor.step() not called after a batch?"
-                )
+            waited = time.monotonic() - began
+            if waited > 60 and not told:
+                told = True
+                print(_WAITING.format(60), file=sys.stderr, flush=True)
+            if waited > self.patience:
+                raise ValueError(_WAITING.format(self.patience))
             time.sleep(pause)
             pause = min(2 * pause, 0.001)
 
@@ -219,7 +251,7 @@ def _left() -> Callable[[], bool]:
 def _tensors(batch: Batch) -> dict[str, torch.Tensor]:
     """A batch as models take it: where there is no loss, labels are ignored."""
     inputs = torch.from_numpy(batch.ids)
-    labels = inputs if batch.mask is None else inputs.masked_fill(torch.from_numpy(batch.mask) == 0, IGNORED)
+    labels = inputs.clone() if batch.mask is None else inputs.masked_fill(torch.from_numpy(batch.mask) == 0, IGNORED)
     return {
         "input_ids": inputs,
         "labels": labels,

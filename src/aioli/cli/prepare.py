@@ -91,8 +91,9 @@ def _prepare(options: argparse.Namespace) -> int:
 
     plain = _read(options.recipe)
     if options.data:
-        sources = plain.get("sources")
-        if not isinstance(sources, list) or len(sources) != 1 or "files" not in sources[0]:
+        sources: Any = plain.get("sources")
+        alone = isinstance(sources, list) and len(sources) == 1 and isinstance(sources[0], dict)
+        if not alone or "files" not in sources[0]:
             raise ValueError("--data is for recipes with one source of files; change the recipe instead")
         plain = {**plain, "sources": [{**sources[0], "files": options.data}]}
     recipe = build(DataRecipe, override(plain, options.settings), options.recipe)
@@ -165,7 +166,7 @@ def render(store: TokenStore) -> str:
         "",
         table(header, rows),
     ]
-    notes = [f"  {count:,} {what}" for what, count in found["notes"].items()]
+    notes = [f"  {count or 'no'} {what}" for what, count in found["notes"].items()]
     few = [
         f"{group} ({part['documents']} in {split})"
         for split in splits
@@ -207,6 +208,7 @@ def _help_recipe(as_json: bool) -> int:
 
 
 def _print(name: str) -> int:
+    _read(name)
     known = ready()
     print(known[name] if name in known else Path(name).read_text(encoding="utf-8"), end="")
     return 0

@@ -36,7 +36,8 @@ def assemble(recipe: DataRecipe, log: Path, groups: Sequence[str], encoder: Enco
     documents = [np.fromfile(log / f"{j}.documents", dtype=DOCUMENT) for j in order]
     codes = [split_of(found, recipe.splits) for found in documents]
     ruled = [bool((found["split"] == BY_RULE).any()) for found in documents]
-    notes: dict[str, int] = {}
+    before = [np.bincount(code, minlength=len(SPLITS)).tolist() for code in codes]
+    notes: dict[str, int] = _absent(recipe, groups)
     removed = remove_repeated(documents, codes)
     if removed:
         notes["documents removed because an earlier split has them"] = removed
@@ -53,6 +54,7 @@ def assemble(recipe: DataRecipe, log: Path, groups: Sequence[str], encoder: Enco
         "tokenizer": {
             "name": encoder.name,
             "eos": encoder.eos,
+            "eos_token": encoder.eos_token,
             "fingerprint": encoder.fingerprint,
             "files": {path.name: sha256_of(path) for path in sorted((out / "tokenizer").iterdir())},
         },
@@ -63,7 +65,7 @@ def assemble(recipe: DataRecipe, log: Path, groups: Sequence[str], encoder: Enco
         for name in kept:
             group = _Part(groups[j], name, tokens, documents[place], codes[place] == SPLITS.index(name), encoder)
             manifest["splits"][name][groups[j]] = group.write(out, place, recipe.context, notes)
-    _check_sizes(recipe, manifest, ruled)
+    _check_sizes(recipe, manifest, ruled, before)
     return manifest
 
 
@@ -75,13 +77,19 @@ def _none_empty(recipe: DataRecipe, groups: Sequence[str]) -> None:
         raise ValueError(f"group {empty[0]!r} is empty: no document of the sources belongs to it")
 
 
+def _absent(recipe: DataRecipe, groups: Sequence[str]) -> dict[str, int]:
+    """A note for each name in `groups` that no document had."""
+    named = {name for source in recipe.sources for name in source.groups.values()}
+    return {f"documents of {name!r}, which the recipe names": 0 for name in sorted(named - set(groups))}
+
+
 def split_of(documents: Documents, rule: Splits) -> Codes:
     """The split of each document of a group: as its source says, otherwise by the hash of its content."""
     codes: Codes = documents["split"].astype(np.int64)
     halved = np.flatnonzero(codes == CODES["val+test"])
-    order = halved[np.argsort(documents["hash"][halved], kind="stable")]
-    codes[order[: len(order) - len(order) // 2]] = CODES["val"]
-    codes[order[len(order) - len(order) // 2 :]] = CODES["test"]
+    different = np.unique(documents["hash"][halved])
+    first = np.isin(documents["hash"][halved], different[: len(different) - len(different) // 2])
+    codes[halved] = np.where(first, CODES["val"], CODES["test"])
     free = np.flatnonzero(codes == BY_RULE)
     free = free[np.argsort(documents["hash"][free], kind="stable")]
     codes[free] = CODES["train"]
@@ -93,9 +101,11 @@ def split_of(documents: Documents, rule: Splits) -> Codes:
             shares += amount
     left = free[place >= shares]
     for name, amount in (("test", rule.test), ("val", rule.val)):
-        if amount >= 1:
-            codes[left[: int(amount)]] = CODES[name]
-            left = left[int(amount) :]
+        if amount >= 1:  # so many different documents, with all their copies
+            several = np.unique(documents["hash"][left])[: int(amount)]
+            held = np.isin(documents["hash"][left], several)
+            codes[left[held]] = CODES[name]
+            left = left[~held]
     return codes
 
 
@@ -132,7 +142,7 @@ class _Part:
 
     def write(self, out: Path, place: int, context: int, notes: dict[str, int]) -> dict[str, Any]:
         """Write its arrays; returns its entry in the manifest."""
-        prompts = self.documents["prompt"] > 0
+        prompts = self.documents["prompt"] >= 0
         if prompts.any() and not prompts.all():
             raise ValueError(f"group {self.group!r} mixes plain text and instruction data; give them a group each")
         name = str(out / f"{self.split}.{place}.{{}}.bin")
@@ -161,8 +171,10 @@ class _Part:
         prompts, lengths = self.documents["prompt"][chosen], self.documents["tokens"][chosen]
         begins = self.ends[chosen] - lengths
         long = lengths > context  # keep the answer, and as much of the prompt before it as fits
-        dropped = np.where(long, np.minimum(lengths - context, prompts), 0)
+        kept = np.maximum(context - (lengths - prompts), context // 4)  # of the prompt; a longer answer loses its end
+        dropped = np.where(long, np.maximum(prompts - kept, 0), 0)
         begins, prompts, lengths = begins + dropped, prompts - dropped, np.minimum(lengths - dropped, context)
+        answers = int((self.ends[chosen] > begins + lengths).sum())
         rows = pack(lengths.tolist(), context)
         tokens = np.full((len(rows), context), self.encoder.eos, dtype=self.encoder.dtype)
         mask = np.zeros((len(rows), context), dtype=np.uint8)
@@ -174,7 +186,12 @@ class _Part:
                 mask[row, at + int(prompts[e]) : end] = 1
                 at = end
         padding = tokens.size - int(lengths.sum())
-        for what, count in (("examples longer than a sequence, cut", int(long.sum())), ("tokens of padding", padding)):
+        counts = {
+            "prompts cut at their beginning to fit a sequence": int((dropped > 0).sum()),
+            "answers cut at their end to fit a sequence": answers,
+            "tokens of padding": padding,
+        }
+        for what, count in counts.items():
             if count:
                 notes[what] = notes.get(what, 0) + count
         return tokens.ravel(), mask.ravel()
@@ -194,12 +211,16 @@ def _write(file: str, parts: Iterable[NDArray[Any]]) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def _check_sizes(recipe: DataRecipe, manifest: dict[str, Any], ruled: Sequence[bool]) -> None:
+def _check_sizes(
+    recipe: DataRecipe, manifest: dict[str, Any], ruled: Sequence[bool], before: Sequence[Sequence[int]]
+) -> None:
     """Every part that has documents, or was to get some, must have at least one sequence."""
     nothing = {"tokens": 0, "documents": 0}
-    for group, by_rule in zip(manifest["groups"], ruled, strict=True):
-        for split in SPLITS:
+    for group, by_rule, documents in zip(manifest["groups"], ruled, before, strict=True):
+        for split, had in zip(SPLITS, documents, strict=True):
             part = manifest["splits"].get(split, {}).get(group, nothing)
+            if had and not part["documents"]:
+                raise ValueError(f"all {had} documents of group {group!r} in {split} are also in an earlier split")
             expected = by_rule and (split == "train" or getattr(recipe.splits, split) > 0)
             if part["tokens"] >= recipe.context or (part["documents"] == 0 and not expected):
                 continue

@@ -16,6 +16,7 @@ from aioli.data.recipe import DataRecipe, Source
 
 BY_RULE, CODES = 255, {"train": 0, "val": 1, "test": 2, "val+test": 3}
 _CHUNK_CHARACTERS, _CHUNK_DOCUMENTS = 1 << 20, 4096
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class Document(NamedTuple):
@@ -23,8 +24,8 @@ class Document(NamedTuple):
 
     group: str
     text: str
-    prompt: str
-    """Comes before the text and carries no loss."""
+    prompt: str | None
+    """Comes before the text and carries no loss; None: plain text."""
     bytes: int
     """Length in UTF-8, with the prompt."""
     hash: int
@@ -53,7 +54,7 @@ def chunks(recipe: DataRecipe, entries: Sequence[Input], at: int = 0, record: in
             chunk.documents += made
             chunk.notes += notes
             chunk.input, chunk.record, chunk.read = number, position, before + read
-            size += sum(len(document.text) + len(document.prompt) for document in made)
+            size += sum(len(document.text) + len(document.prompt or "") for document in made)
             if size >= _CHUNK_CHARACTERS or len(chunk.documents) >= _CHUNK_DOCUMENTS:
                 yield chunk
                 chunk, size = Chunk(number, position, chunk.read), 0
@@ -98,14 +99,15 @@ class _Maker:
         where = f"{self.entry.name}, record {number}" if self.entry.kind != "text" else self.entry.name
         if self.entry.kind == "text":
             assert isinstance(raw, bytes)
-            text, prompt, group = _decode(raw, notes), "", self.group
+            text, prompt, group = _decode(raw, notes), None, self.group
         else:
             if isinstance(raw, bytes) and not raw.strip():
                 return []
             record = _record(raw, where, notes)
-            text, prompt = _texts(self.source, record, where)
+            text, prompt = _texts(self.source, record, where, notes)
             group = self.group if self.source.group_field is None else _name(record, self.source.group_field, where)
         assert group is not None
+        group = _SURROGATES.sub("\ufffd", group)
         if self.source.groups:
             if group not in self.source.groups:
                 notes["documents of other groups"] += 1
@@ -114,16 +116,21 @@ class _Maker:
         if not text.strip():
             notes["empty documents"] += 1
             return []
-        text, prompt = _sound(text, notes), _sound(prompt, notes)
-        pieces = [text] if self.cut is None or prompt else cut_at_lines(text, self.cut)
+        text, prompt = _sound(text, notes), None if prompt is None else _sound(prompt, notes)
+        pieces = [text] if self.cut is None or prompt is not None else cut_at_lines(text, self.cut)
         return [self._document(group, piece, prompt) for piece in pieces]
 
-    def _document(self, group: str, text: str, prompt: str) -> Document:
+    def _document(self, group: str, text: str, prompt: str | None) -> Document:
         content = text.encode()
-        whole = prompt.encode() + b"\0" + content if prompt else content
+        whole = content if prompt is None else prompt.encode() + b"\0" + content
         digest = hashlib.blake2b(whole, digest_size=8, key=self.key).digest()
         return Document(
-            group, text, prompt, len(content) + len(prompt.encode()), int.from_bytes(digest, "little"), self.split
+            group,
+            text,
+            prompt,
+            len(content) + len((prompt or "").encode()),
+            int.from_bytes(digest, "little"),
+            self.split,
         )
 
 
@@ -149,7 +156,7 @@ def _sound(text: str, notes: Counter[str]) -> str:
         text.encode()
     except UnicodeEncodeError:
         notes["documents with invalid UTF-8, replaced"] += 1
-        return text.encode("utf-8", errors="replace").decode()
+        return _SURROGATES.sub("\ufffd", text)
     return text
 
 
@@ -174,7 +181,7 @@ def lookup(record: dict[str, Any], path: str, where: str) -> Any:
         if isinstance(value, str) and value.startswith("{"):
             try:
                 value = json.loads(value)
-            except ValueError:
+            except (ValueError, RecursionError):
                 break
         if not isinstance(value, dict) or name not in value:
             break
@@ -199,13 +206,15 @@ def _name(record: dict[str, Any], path: str, where: str) -> str:
     return str(value)
 
 
-def _texts(source: Source, record: dict[str, Any], where: str) -> tuple[str, str]:
-    """Text and prompt."""
+def _texts(source: Source, record: dict[str, Any], where: str, notes: Counter[str]) -> tuple[str, str | None]:
+    """Text, and prompt of instruction data."""
     if source.completion is None or source.prompt is None:
         value = lookup(record, source.text_field, where)
+        if isinstance(value, bytes):  # a binary column, or text that is not UTF-8
+            value = _decode(value, notes)
         if value is not None and not isinstance(value, str):
             raise ValueError(f"{where}: {source.text_field} is {type(value).__name__}, not text")
-        return value or "", ""
+        return value or "", None
     return fill(source.completion, record, where), fill(source.prompt, record, where)
 
 
@@ -216,6 +225,8 @@ def fill(template: str, record: dict[str, Any], where: str) -> str:
         value = lookup(record, path, where)
         if isinstance(value, list) and value:
             value = value[0]
+        if isinstance(value, bytes):
+            value = value.decode(errors="replace")
         if isinstance(value, dict | list):
             raise ValueError(f"{where}: {path} is {type(value).__name__}, not text")
         return "" if value is None else str(value)

@@ -28,7 +28,7 @@ class Encoded(NamedTuple):
     document: Document
     tokens: NDArray[Any]
     prompt: int
-    """How many of the tokens are prompt."""
+    """How many of the tokens are prompt; -1: plain text."""
 
 
 @dataclass
@@ -45,8 +45,13 @@ class Log:
     sizes: dict[str, int] = field(default_factory=dict)
     """Sound bytes of each file."""
     notes: dict[str, int] = field(default_factory=dict)
+    tokenizer: str = ""
+    """Fingerprint of the tokenizer that the tokens are of."""
     tokens: int = 0
     finished: bool = False
+
+    def __post_init__(self) -> None:
+        self._unsaved: set[str] = set()
 
     @classmethod
     def open(cls, directory: Path, identity: str) -> Log:
@@ -54,16 +59,18 @@ class Log:
         saved = read_json(directory / "progress.json")
         if isinstance(saved, dict) and saved.get("identity") == identity:
             log = cls(directory, **saved)
-            if all(_size(directory / name) >= size for name, size in log.sizes.items()):
+            whole = (directory / "tokenizer").is_dir()
+            if whole and all(_size(directory / name) >= size for name, size in log.sizes.items()):
                 for name, size in log.sizes.items():
                     os.truncate(directory / name, size)
                 return log
-        for path in directory.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            elif path.name != "lock":
-                path.unlink()
+        empty(directory)
         return cls(directory, identity)
+
+    def reset(self) -> None:
+        """Forget everything: begin anew."""
+        fresh = Log(self.directory, self.identity)
+        self.__dict__.update(fresh.__dict__)
 
     def append(self, documents: Sequence[Encoded]) -> None:
         """Add documents, each to the files of its group."""
@@ -89,14 +96,25 @@ class Log:
         with path.open("ab" if name in self.sizes else "wb") as file:
             file.write(content)
         self.sizes[name] = self.sizes.get(name, 0) + len(content)
+        self._unsaved.add(name)
 
     def save(self) -> None:
         """Make everything up to here durable."""
-        for name in self.sizes:
+        for name in self._unsaved:
             with (self.directory / name).open("rb+") as file:
                 os.fsync(file.fileno())
-        plain = {key: value for key, value in vars(self).items() if key != "directory"}
+        self._unsaved.clear()
+        plain = {key: value for key, value in vars(self).items() if key not in ("directory", "_unsaved")}
         write_json(self.directory / "progress.json", plain)
+
+
+def empty(directory: Path) -> None:
+    """Remove everything but the lock."""
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != "lock":
+            path.unlink()
 
 
 def _size(path: Path) -> int:

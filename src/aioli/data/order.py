@@ -2,11 +2,12 @@
 
 A keyed permutation of 0 … n-1 that is computed, not stored: a group of a billion sequences costs nothing to shuffle,
 and resuming is knowing i. It is a Feistel network on a grid of r × c >= n cells, with the few indices that land outside
-walked back inside.
+walked back inside. Small groups, for which such a network is not random enough, are shuffled by sorting.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 Index = NDArray[np.int64]
 Word = NDArray[np.uint64]
 
-_ROUNDS = [np.uint64(0x9E3779B97F4A7C15 * (r + 1) % 2**64) for r in range(4)]
+_ROUNDS = [np.uint64(0x9E3779B97F4A7C15 * (r + 1) % 2**64) for r in range(6)]
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 _HALF = np.uint64(32)
@@ -61,8 +62,42 @@ def _feistel(x: Word, rows: Word, columns: Word, keys: Word) -> Word:
     return high
 
 
+SMALL = 1 << 14
+"""Groups of up to so many sequences are shuffled outright: a few rounds on a small grid would not be random enough."""
+
+
+@functools.lru_cache(maxsize=4096)
+def shuffled(size: int, key: int) -> NDArray[np.uint16]:
+    """A shuffle of 0 … size-1, for small sizes: sorted by a hash of (key, index)."""
+    words = np.arange(size, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        words += np.uint64(key)
+        for _ in range(2):
+            words += _ROUNDS[0]
+            _mix(words, np.empty_like(words))
+    return np.argsort(words, kind="stable").astype(np.uint16)
+
+
 def permute(index: Index, which: Index, sizes: Index, keys: Word) -> Index:
     """The image of each index under a permutation of 0 … size-1; `which` says whose size and key are meant."""
+    small = sizes <= SMALL
+    if small.all():
+        return _looked_up(index, which, sizes, keys)
+    if not small.any():
+        return _computed(index, which, sizes, keys)
+    image, here = np.empty_like(index), small[which]
+    image[here] = _looked_up(index[here], which[here], np.where(small, sizes, 0), keys)
+    image[~here] = _computed(index[~here], which[~here], sizes, keys)
+    return image
+
+
+def _looked_up(index: Index, which: Index, sizes: Index, keys: Word) -> Index:
+    table = np.concatenate([shuffled(n, k) for n, k in zip(sizes.tolist(), keys.tolist(), strict=True)])
+    found: Index = table[(np.cumsum(sizes) - sizes)[which] + index].astype(np.int64)
+    return found
+
+
+def _computed(index: Index, which: Index, sizes: Index, keys: Word) -> Index:
     n = sizes.astype(np.uint64)
     rows = np.ceil(np.sqrt(sizes)).astype(np.uint64)
     columns = (n + rows - np.uint64(1)) // rows

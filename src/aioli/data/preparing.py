@@ -7,6 +7,7 @@ Splits are made from the logs at the end (`assemble`), so that changing them doe
 
 from __future__ import annotations
 
+import heapq
 import os
 import platform
 import shutil
@@ -24,15 +25,18 @@ from aioli import __version__
 from aioli.config import content_hash
 from aioli.data.assemble import assemble
 from aioli.data.documents import BY_RULE, CODES, Chunk, Document, chunks
-from aioli.data.log import Encoded, Log
+from aioli.data.log import Encoded, Log, empty
 from aioli.data.reading import Input, inputs
 from aioli.data.recipe import DataRecipe, TokenizerChoice
 from aioli.data.store import MANIFEST, TokenStore, read_manifest
 from aioli.data.tokenizer import Encoder, load, train
-from aioli.files import explained, locked, sync_directory, write_json
+from aioli.files import explained, locked, read_json, sync_directory, sync_tree, write_json
 from aioli.recipe import build, override, read
 
 _SAVE_SECONDS = 5.0
+_SEARCH = 100
+"""How many times the sample of a tokenizer is read from a source of several groups, in search of all of them."""
+_BAD = {"bad records", "damaged files"}
 
 Progress = Callable[[int, int, str], None]
 """Called with bytes read, bytes in all (0: unknown), and a few words."""
@@ -53,34 +57,58 @@ def prepare(
     target = Path(out)
     entries = inputs(recipe)
     origin = _origin(recipe, entries)
-    if target.exists() and not replace:
-        return _present(target, origin)
     building = target.parent / f".{target.name}.building"
+    _put_back(building, target)
+    if target.exists():
+        store = _present(target, origin, replace)
+        if store is not None:
+            return store
     kept = f"what was done is kept in {building}: mend that and run the same command again to go on"
     with explained(target, kept), locked(building, str(target)):
-        if target.exists() and not replace:  # another process has just finished it
-            return _present(target, origin)
+        if target.exists() and (store := _present(target, origin, replace)) is not None:  # another has just finished it
+            shutil.rmtree(building, ignore_errors=True)
+            return store
         log = Log.open(building, content_hash({"log": 1, **origin["log"]}))
-        show = progress or _silent
-        show(0, sum(entry.bytes for entry in entries), "getting the tokenizer ready")
         try:
-            encoder = _tokenizer(recipe, entries, building / "tokenizer")
-            _write_log(log, recipe, entries, encoder, show)
-        except ValueError:
+            _make(recipe, entries, log, origin, progress or _silent)
+        except ValueError as error:
+            shutil.rmtree(building / "store", ignore_errors=True)
             if log.tokens == 0:  # there is nothing to go on with
-                shutil.rmtree(building)
-            raise
-        final = building / "store"
-        shutil.rmtree(final, ignore_errors=True)
-        manifest = assemble(recipe, building, log.groups, encoder, final)
-        manifest["notes"] = dict(sorted((Counter(log.notes) + Counter(manifest["notes"])).items()))
-        write_json(final / MANIFEST, {**manifest, "origin": origin, "versions": _versions()})
-        if target.exists():
-            os.replace(target, building / "old")
-        os.replace(final, target)
-        sync_directory(target.parent)
-        shutil.rmtree(building)
+                shutil.rmtree(building, ignore_errors=True)
+                raise
+            raise ValueError(f"{error} (what was tokenized is kept in {building} for the next try)") from None
+        _publish(building, target)
     return TokenStore(target)
+
+
+def _make(recipe: DataRecipe, entries: Sequence[Input], log: Log, origin: dict[str, Any], progress: Progress) -> None:
+    """Everything of a store, in the building directory."""
+    if recipe.bad_records == "error" and (bad := _BAD & log.notes.keys()):
+        empty(log.directory)
+        raise ValueError(f"the interrupted prepare left out {', '.join(sorted(bad))}; run it again to begin anew")
+    progress(0, sum(entry.bytes for entry in entries), "getting the tokenizer ready")
+    encoder = _tokenizer(recipe, entries, log)
+    _write_log(log, recipe, entries, encoder, progress)
+    final = log.directory / "store"
+    shutil.rmtree(final, ignore_errors=True)
+    manifest = assemble(recipe, log.directory, log.groups, encoder, final)
+    manifest["notes"] = dict(sorted({**log.notes, **manifest["notes"]}.items()))
+    sync_tree(final)
+    write_json(final / MANIFEST, {**manifest, "origin": origin, "versions": _versions()})
+
+
+def _publish(building: Path, target: Path) -> None:
+    """Put the store in its place; if this is interrupted, the old one is put back by the next prepare."""
+    if target.exists():
+        os.replace(target, building / "old")
+    os.replace(building / "store", target)
+    sync_directory(target.parent)
+    shutil.rmtree(building, ignore_errors=True)
+
+
+def _put_back(building: Path, target: Path) -> None:
+    if (building / "old").is_dir() and not target.exists():
+        os.replace(building / "old", target)
 
 
 def _silent(done: int, total: int, words: str) -> None:
@@ -96,12 +124,19 @@ def _origin(recipe: DataRecipe, entries: Sequence[Input]) -> dict[str, Any]:
         "recipe": {key: plain[key] for key in ("sources", "tokenizer", "cut")} | {"seed": recipe.splits.seed},
         "inputs": [entry.identity for entry in entries] + stamps,
     }
-    return {"log": log, "rest": {"context": recipe.context, "splits": plain["splits"]}}
+    rest = {"context": recipe.context, "splits": plain["splits"], "bad_records": recipe.bad_records}
+    return {"log": log, "rest": rest}
 
 
-def _present(target: Path, origin: dict[str, Any]) -> TokenStore:
-    """The store that is already there, if it is what would be made."""
+def _present(target: Path, origin: dict[str, Any], replace: bool) -> TokenStore | None:
+    """The store that is already there, if it is what would be made; None: it is to be replaced. Nothing but a token
+    store is ever replaced."""
+    if target.is_dir() and not any(target.iterdir()):
+        target.rmdir()
+        return None
     made = read_manifest(target).get("origin")
+    if replace:
+        return None
     if made != origin:
         what = "from something else"
         if isinstance(made, dict) and made.get("log", {}).get("recipe") == origin["log"]["recipe"]:
@@ -122,40 +157,68 @@ def _versions() -> dict[str, str]:
 # ---------------------------------------------------------------------- tokenizer
 
 
-def _tokenizer(recipe: DataRecipe, entries: Sequence[Input], directory: Path) -> Encoder:
+def _tokenizer(recipe: DataRecipe, entries: Sequence[Input], log: Log) -> Encoder:
     """The recipe's tokenizer; kept beside the log, so that an interrupted prepare goes on with the same."""
-    choice = recipe.tokenizer
-    if (directory / "done").is_file():
-        eos = (directory / "done").read_text(encoding="utf-8")
-        found = load(TokenizerChoice(name=str(directory), eos=eos))
-        return Encoder(found.backend, eos, choice.name or found.name, found.slow)
+    choice, directory = recipe.tokenizer, log.directory / "tokenizer"
+    if log.tokenizer:
+        eos = read_json(directory / "eos.json")
+        try:
+            found = load(TokenizerChoice(name=str(directory), eos=eos))
+            if found.fingerprint == log.tokenizer:
+                return Encoder(found.backend, eos, choice.name or "trained here", found.slow)
+        except ValueError:
+            pass  # lost in a crash: begin anew
+        empty(log.directory)
+        log.reset()
     encoder = load(choice) if choice.train is None else train(choice, _sample(recipe, entries, choice.train.sample_mb))
+    shutil.rmtree(directory, ignore_errors=True)
     encoder.save(directory)
-    (directory / "done").write_text(str(encoder.eos_token), encoding="utf-8")
+    write_json(directory / "eos.json", encoder.eos_token)
+    sync_tree(directory)
+    log.tokenizer = encoder.fingerprint
+    log.save()
     return encoder
 
 
 def _sample(recipe: DataRecipe, entries: Sequence[Input], megabytes: float) -> Iterator[str]:
     """Text of every group to train a tokenizer on, none of which is held out for validation or test."""
     most, taken, documents = megabytes * 1e6, Counter[str](), 0
-    held_out = sum(share for share in (recipe.splits.val, recipe.splits.test) if share < 1) * 2.0**64
+    held_out = _held_out(recipe, entries)
     for entry in entries:
         seen = 0
         for chunk in chunks(recipe, [entry]):
             documents += len(chunk.documents)
             for document in chunk.documents:
                 seen += document.bytes
-                trained = document.hash >= held_out if document.split == BY_RULE else document.split == CODES["train"]
+                trained = document.hash >= held_out(document.group)
+                if document.split != BY_RULE:
+                    trained = document.split == CODES["train"]
                 if trained and taken[document.group] < most:
                     taken[document.group] += document.bytes
-                    yield document.prompt + document.text
-            if seen > most:
+                    yield (document.prompt or "") + document.text
+            if seen > most * (1 if entry.source.group_field is None else _SEARCH):
                 break
     if not taken:
         what = (
             "all documents are held out; add some, or set cut: 20000" if documents else "the sources hold no documents"
         )
         raise ValueError(f"there is no text to train a tokenizer on: {what}")
+
+
+def _held_out(recipe: DataRecipe, entries: Sequence[Input]) -> Callable[[str], float]:
+    """Below which hash the documents of a group are held out of training."""
+    amounts = (recipe.splits.val, recipe.splits.test)
+    share, count = sum(a for a in amounts if a < 1), int(sum(a for a in amounts if a >= 1))
+    if count == 0:
+        return lambda group: share * 2.0**64
+    found: dict[str, set[int]] = {}
+    for chunk in chunks(recipe, entries):
+        for document in chunk.documents:
+            if document.split == BY_RULE and document.hash >= share * 2.0**64:
+                found.setdefault(document.group, set()).add(document.hash)
+        found = {group: set(heapq.nsmallest(count + 1, hashes)) for group, hashes in found.items()}
+    edges = {group: max(hashes) if len(hashes) > count else 2.0**64 for group, hashes in found.items()}
+    return lambda group: edges.get(group, 2.0**64)
 
 
 # ---------------------------------------------------------------------- the log
@@ -197,9 +260,11 @@ def _encode(encoder: Encoder, documents: Sequence[Document]) -> list[Encoded]:
     """Tokens of prompt and text, encoded apart so that no token is half of each, and the end of the document."""
     texts = encoder.encode([document.text for document in documents])
     if any(document.prompt for document in documents):
-        prompts = encoder.encode([document.prompt for document in documents])
+        prompts = encoder.encode([document.prompt or "" for document in documents])
     else:
         prompts = [np.zeros(0, dtype=encoder.dtype)] * len(documents)
     end = np.array([encoder.eos], dtype=encoder.dtype)
-    triples = zip(documents, prompts, texts, strict=True)
-    return [Encoded(document, np.concatenate([prompt, text, end]), len(prompt)) for document, prompt, text in triples]
+    return [
+        Encoded(document, np.concatenate([prompt, text, end]), -1 if document.prompt is None else len(prompt))
+        for document, prompt, text in zip(documents, prompts, texts, strict=True)
+    ]

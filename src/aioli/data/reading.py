@@ -61,7 +61,7 @@ def inputs(recipe: DataRecipe) -> list[Input]:
     found: list[Input] = []
     for number, source in enumerate(recipe.sources):
         if source.dataset is not None:
-            found.append(Input(source, f"{source.dataset}:{source.part}", 0, 0))
+            found.append(_dataset_input(source))
             continue
         if source.local:
             from aioli.data.local import local_corpus
@@ -105,7 +105,8 @@ def unpacked(file: BinaryIO, suffix: str, name: str) -> Iterator[bytes]:
             while piece:
                 if stream.eof:
                     piece = piece.lstrip(b"\0")  # padding between the members of a gzip file
-                    stream, begun = make(), False
+                    if piece:
+                        stream = make()
                     continue
                 begun = True
                 yield stream.decompress(piece)
@@ -114,7 +115,9 @@ def unpacked(file: BinaryIO, suffix: str, name: str) -> Iterator[bytes]:
         if isinstance(error, OSError):
             raise
         raise DamagedError(f"{name} is damaged: {error}") from None
-    if begun and not stream.eof:
+    if not begun:
+        raise DamagedError(f"{name} is empty; was its download interrupted?")
+    if not stream.eof:
         raise DamagedError(f"{name} is cut short: it ends in the middle of its packed data; copy it again")
 
 
@@ -127,7 +130,7 @@ def _zstd() -> Callable[[], Any]:
         import zstandard
     except ImportError:
         raise ValueError("reading .zst needs zstandard: pip install 'aioli-mix[data]'") from None
-    return lambda: zstandard.ZstdDecompressor().decompressobj()
+    return lambda: zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
 
 
 def lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -178,7 +181,7 @@ def _json(content: bytes, entry: Input) -> Iterator[Raw]:
         yield from content.split(b"\n")
         return
     try:
-        found = json.loads(content.decode("utf-8-sig", errors="replace"))
+        found = json.loads(content.decode("utf-8-sig", errors="surrogateescape"))
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"{entry.name} is not JSON: {error}") from None
     for record in found:
@@ -200,12 +203,44 @@ def _parquet(entry: Input, skip: int) -> Iterator[tuple[Raw, int]]:
             for batch in file.iter_batches(batch_size=1024, columns=columns):
                 done += len(batch)
                 if done > skip:
-                    rows = batch.slice(max(0, len(batch) - (done - skip))).to_pylist()
+                    rows = _rows(batch.slice(max(0, len(batch) - (done - skip))))
                     yield from ((row, entry.bytes * done // max(total, 1)) for row in rows)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DamagedError(f"{entry.name} is damaged or cut short: {str(error).splitlines()[0]}") from None
+
+
+def _rows(batch: Any) -> list[dict[str, Any]]:
+    """Records of a batch; a column of text that is not UTF-8 comes as bytes."""
+    import pyarrow
+
+    try:
+        return list(batch.to_pylist())
+    except UnicodeDecodeError:
+        columns = []
+        for column in batch.columns:
+            text = pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)
+            columns.append(column.cast(pyarrow.large_binary()) if text else column)
+        return list(pyarrow.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist())
+
+
+def _dataset_input(source: Source) -> Input:
+    """A dataset, and what tells one version of it from another: its files, or its commit on the hub."""
+    assert source.dataset is not None
+    place, name = Path(source.dataset), f"{source.dataset}:{source.part}"
+    if place.is_dir():
+        files = sorted(path for path in place.rglob("*") if path.is_file() and not path.name.startswith("."))
+        stamps = [(str(path.relative_to(place)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+        return Input(source, name, 0, zlib.crc32(json.dumps(stamps).encode()))
+    try:
+        from huggingface_hub import HfApi
+
+        commit = HfApi().dataset_info(source.dataset, revision=source.revision).sha
+    except Exception:  # no network, no such dataset: opening it will say so
+        return Input(source, name, 0, 0)
+    fixed = source.model_copy(update={"revision": commit})
+    return Input(fixed, f"{name}@{commit}", 0, 0)
 
 
 def _dataset(source: Source, skip: int) -> Iterator[dict[str, Any]]:

@@ -25,9 +25,12 @@ from aioli.data.order import key, permute
 from aioli.data.rows import Rows
 from aioli.data.schedule import Exhausted, Mixture, Schedule
 from aioli.data.store import TokenStore
+from aioli.simplex import whole
 
 Ints = NDArray[np.int64]
 
+_PLAN_SAMPLES = 1 << 18
+"""At most so many samples are planned at a time."""
 _READ_TOKENS = 1 << 17
 """So many tokens are read at a time: enough to spread the cost of a call, and few enough for the processor's cache."""
 
@@ -84,19 +87,23 @@ class MixtureSampler:
         """`groups` are those to mix, in this order (left out: all that have a sequence in this split); `max_epochs` is
         how often a group may be gone through, for all or by name (default 1 with cap and error); up to `ahead` batches
         are planned at a time."""
+        batch, seed, ahead = whole(batch, "batch"), whole(seed, "seed"), whole(ahead, "ahead")
         if batch < 1 or ahead < 1:
             raise ValueError(f"batch={batch} and ahead={ahead} must be at least 1")
         if not 0 <= rank < world or batch % world:
             raise ValueError(f"rank={rank} of world={world} cannot take an equal share of a batch of {batch}")
         self.store, self.batch, self.seed, self.split = store, batch, seed, split
-        self.rank, self.world, self.ahead = rank, world, ahead
+        self.rank, self.world, self.ahead = rank, world, max(1, min(ahead, _PLAN_SAMPLES // batch))
         self._rows: Rows | None = None
         if isinstance(store, TokenStore):
             self.groups, self.sizes = _chosen(store, split, groups)
             self.context, self._rows = store.context, Rows(store, split, self.groups)
+            self._data = store.fingerprint
         else:
-            self.groups, self.context = tuple(map(str, range(len(store.sizes)))), 0
+            self.groups, self.context, self._data = tuple(map(str, range(len(store.sizes)))), 0, ""
             self.sizes = np.array(store.sizes, dtype=np.int64)
+            if self.sizes.size == 0 or (self.sizes < 0).any():
+                raise ValueError(f"sizes={store.sizes} must be whole numbers, not negative, at least one")
         self._schedule = Schedule(self.groups, self.sizes, batch, on_exhausted, max_epochs)
         self._key = b""
         """The mixture that is drawn from, as bytes."""
@@ -291,16 +298,27 @@ class MixtureSampler:
     def state_dict(self) -> dict[str, Any]:
         """Everything that decides what follows, as plain JSON."""
         self._sync()
-        return {"seed": self.seed, **self._schedule.state_dict()}
+        return {**self._identity(), **self._schedule.state_dict()}
+
+    def _identity(self) -> dict[str, Any]:
+        """What a state belongs to."""
+        return {
+            "seed": self.seed,
+            "batch": self.batch,
+            "groups": list(self.groups),
+            "sizes": self.sizes.tolist(),
+            "split": self.split,
+            "data": self._data,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict` of the same data, seed and batch size; ranks and look-ahead may differ."""
-        mine = {"seed": self.seed, "batch": self.batch, "groups": list(self.groups), "sizes": self.sizes.tolist()}
-        for name, value in mine.items():
-            if state[name] != value:
-                raise ValueError(
-                    f"this state was saved with {name}={state[name]}, not {value}; resume with what it had"
-                )
+        if not isinstance(state, Mapping):
+            raise ValueError(f"this is not the state of a sampler but {type(state).__name__}")
+        for name, value in self._identity().items():
+            if state.get(name) != value:
+                saved = str(state.get(name, "nothing"))[:80]
+                raise ValueError(f"this state was saved with {name}={saved}, not {value}; resume with what it had")
         self._schedule.load_state_dict(state)
         self._key, self._taken = self._schedule.key, 0
         self._forget()

@@ -7,6 +7,7 @@ smaller pieces, on any number of ranks, or after resuming, gives the same.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -66,8 +67,9 @@ class Schedule:
         bad = {g: e for g, e in each.items() if not e > 0}
         if bad:
             raise ValueError(f"max_epochs={bad} must be positive")
-        pairs = zip(self.groups, self.sizes, strict=True)
-        return np.array([int(each[g] * n) if g in each else -1 for g, n in pairs], dtype=np.int64)
+        pairs = zip(self.groups, self.sizes.tolist(), strict=True)
+        found = [int(each[g] * n + 1e-6) if each.get(g, math.inf) * n < 2**62 else -1 for g, n in pairs]
+        return np.array(found, dtype=np.int64)
 
     # ------------------------------------------------------------------ the mixture in force
 
@@ -130,7 +132,8 @@ class Schedule:
         """Cut the block before the first batch that would overdraw a group; that batch is a block of its own."""
         if self.on_exhausted == "repeat":
             return counts
-        over = (drawn + np.cumsum(counts, axis=0) > self.limits) & (self.limits >= 0)
+        more = np.cumsum(counts, axis=0)
+        over = (drawn + more > self.limits) & (self.limits >= 0) & (more > 0)
         if not over.any():
             return counts
         first = int(np.flatnonzero(over.any(1))[0])
@@ -144,7 +147,7 @@ class Schedule:
             raise self._refusal(int(np.flatnonzero(out)[0]))
         rest /= rest.sum()
         owed = np.where(rest > 0, self.owed(), 0.0)
-        counts = np.where(out, self.limits - self.drawn, 0)
+        counts = np.where(out, np.maximum(self.limits - self.drawn, 0), 0)
         missing = self.batch - int(counts.sum())
         if missing > 0:
             more = plan(owed, rest, missing, 0, np.zeros(self.m, dtype=np.int64), 1)[0]
@@ -223,8 +226,42 @@ class Schedule:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`."""
-        self._anchor(np.array(state["owed"], dtype=np.float64), np.array(state["drawn"], dtype=np.int64))
-        self._base, self._batches = np.array(state["base"], dtype=np.int64), int(state["batches"])
-        self._p = None if state["p"] is None else np.array(state["p"], dtype=np.float64)
-        self.key, self.told = bytes.fromhex(state["wish"]), set(state["told"])
+        """Go on from a `state_dict`; anything that cannot be one is refused."""
+        try:
+            drawn, base = (_whole(state[name], self.m, name) for name in ("drawn", "base"))
+            owed, key = _finite(state["owed"], self.m, "owed"), bytes.fromhex(state["wish"])
+            batches, told = int(state["batches"]), {int(j) for j in state["told"]}
+            p = None if state["p"] is None else as_mixture(_finite(state["p"], self.m, "p"), self.m)
+            if len(key) not in (0, 8 * self.m) or (p is None) != (not key):
+                raise ValueError("the mixture in force is incomplete")
+            if key:
+                as_mixture(np.frombuffer(key), self.m)
+            if (
+                (base > drawn).any()
+                or int((drawn - base).sum()) != self.batch * batches
+                or not told <= set(range(self.m))
+            ):
+                raise ValueError("its counts do not add up")
+            if np.abs(owed).max() > 2 * self.m:
+                raise ValueError(f"owed={owed.tolist()} is more than any mixture leaves")
+        except (KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
+            what = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"this is not the state of a sampler of these groups: {what}") from None
+        self._anchor(owed, drawn)
+        self._base, self._batches, self._p, self.key, self.told = base, batches, p, key, told
+        if p is not None and ((p > 0) & self._used_up()).any():  # max_epochs is lower than it was
+            self.change(np.frombuffer(key).copy())
+
+
+def _whole(values: Any, m: int, name: str) -> Ints:
+    found = np.array(values)
+    if found.shape != (m,) or not np.issubdtype(found.dtype, np.integer) or (found < 0).any():
+        raise ValueError(f"{name}={values} must be {m} whole numbers, one per group, not negative")
+    return found.astype(np.int64)
+
+
+def _finite(values: Any, m: int, name: str) -> Mixture:
+    found = np.array(values, dtype=np.float64)
+    if found.shape != (m,) or not np.isfinite(found).all():
+        raise ValueError(f"{name}={values} must be {m} finite numbers, one per group")
+    return found

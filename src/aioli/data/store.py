@@ -12,12 +12,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from aioli.files import sync_directory, write_json
 
 SCHEMA = 1
 SPLITS = ("train", "val", "test")
@@ -54,7 +56,7 @@ class TokenStore:
         self.dtype = DTYPES[self.manifest["dtype"]]
         self.vocabulary = int(self.manifest["vocabulary"])
         self.parts = {
-            split: [Part(**self.manifest["splits"][split][group]) for group in self.groups]
+            split: [_part(self.manifest["splits"][split][group]) for group in self.groups]
             for split in self.manifest["splits"]
         }
         for split in self.parts:
@@ -113,7 +115,9 @@ class TokenStore:
         from aioli.data.tokenizer import load
 
         made = self.manifest.get("tokenizer", {})
-        if load(TokenizerChoice(name=str(name))).fingerprint != made.get("fingerprint"):
+        if not made:
+            raise ValueError(f"{self.path} does not say with which tokenizer it was made")
+        if load(TokenizerChoice(name=str(name), eos=made.get("eos_token"))).fingerprint != made.get("fingerprint"):
             raise ValueError(
                 f"{self.path} was made with another tokenizer ({made.get('name', 'unknown')}) than {name}; use that "
                 "one, or prepare the data again"
@@ -162,13 +166,23 @@ def _digest(file: Any) -> str:
     return total.hexdigest()
 
 
+def _part(plain: Mapping[str, Any]) -> Part:
+    """From a manifest; what a later version may have added is left alone."""
+    known = {f.name: plain[f.name] for f in fields(Part) if f.name in plain}
+    part = Part(**known)
+    numbers = (part.tokens, part.documents, part.bytes, 0 if part.loss is None else part.loss)
+    if not all(isinstance(n, int) for n in numbers):
+        raise ValueError(f"counts must be whole numbers, not {numbers}")
+    return part
+
+
 def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of the store at `path`, checked."""
     file = path / MANIFEST
     if not file.is_file():
         raise ValueError(f"{path} is not a token store: it has no {MANIFEST}; make one with `aioli prepare`")
     try:
-        manifest = json.loads(file.read_text())
+        manifest = json.loads(file.read_text(encoding="utf-8"))
         ok = (
             manifest["schema"] == SCHEMA
             and manifest["dtype"] in DTYPES
@@ -177,9 +191,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
             and len(set(manifest["groups"])) == len(manifest["groups"]) > 0
             and all(set(parts) == set(manifest["groups"]) for parts in manifest["splits"].values())
             and set(manifest["splits"]) <= set(SPLITS)
-            and all(p["tokens"] >= 0 for parts in manifest["splits"].values() for p in parts.values())
+            and all(_part(p).tokens >= 0 for parts in manifest["splits"].values() for p in parts.values())
+            and 1 <= manifest["vocabulary"] <= 1 << 32
+            and isinstance(manifest.get("tokenizer", {}).get("files", {}), dict)
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{file} cannot be read ({error}); the store is damaged, prepare it again") from None
     if not ok:
         raise ValueError(f"{file} is not a manifest of schema {SCHEMA}; prepare the store again with this version")
@@ -201,6 +217,15 @@ def write_store(
     target.parent.mkdir(parents=True, exist_ok=True)
     groups = list(next(iter(splits.values())))
     dtype = "uint16" if vocabulary <= 1 << 16 else "uint32"
+    checked = {s: {g: _checked(tokens, vocabulary, g) for g, tokens in parts.items()} for s, parts in splits.items()}
+    for split, parts in checked.items():
+        if split not in SPLITS or list(parts) != groups:
+            raise ValueError(
+                f"split {split!r} with groups {list(parts)}: splits are {', '.join(SPLITS)}, all with {groups}"
+            )
+        for group, mask in (masks or {}).get(split, {}).items():
+            if group not in parts or len(mask) != len(parts[group]):
+                raise ValueError(f"the mask of {group!r} in {split} must have one entry for each of its tokens")
     building = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         manifest: dict[str, Any] = {
@@ -212,21 +237,31 @@ def write_store(
             "splits": {},
             **(about or {}),
         }
-        for split, parts in splits.items():
+        for split in splits:
             manifest["splits"][split] = {}
             for j, group in enumerate(groups):
-                tokens = np.asarray(parts[group]).astype(DTYPES[dtype])
+                tokens = checked[split][group].astype(DTYPES[dtype])
                 entry = {"tokens": int(tokens.size), "sha256": _write(building / f"{split}.{j}.tokens.bin", tokens)}
                 if masks and group in masks.get(split, {}):
                     mask = np.asarray(masks[split][group], dtype=np.uint8)
                     entry["mask"] = _write(building / f"{split}.{j}.mask.bin", mask)
                 manifest["splits"][split][group] = entry
-        (building / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        write_json(building / MANIFEST, manifest)
         os.replace(building, target)
+        sync_directory(target.parent)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
     return TokenStore(target)
+
+
+def _checked(tokens: Any, vocabulary: int, group: str) -> NDArray[Any]:
+    found = np.asarray(tokens)
+    if found.ndim != 1 or not (np.issubdtype(found.dtype, np.integer) or found.size == 0):
+        raise ValueError(f"the tokens of {group!r} must be one flat array of whole numbers, not {found.dtype}")
+    if found.size and not 0 <= found.min() <= found.max() < vocabulary:
+        raise ValueError(f"the tokens of {group!r} go from {found.min()} to {found.max()}; vocabulary={vocabulary}")
+    return found
 
 
 def _write(file: Path, array: NDArray[Any]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -48,6 +49,7 @@ class Encoder:
         if self.eos_token not in vocabulary:
             raise ValueError(f"tokenizer.eos={self.eos_token!r} is not a token of {name}")
         self.eos = int(vocabulary[self.eos_token])
+        self._splittable = slow is None and _splittable(backend.to_str())
 
     @property
     def dtype(self) -> str:
@@ -56,21 +58,37 @@ class Encoder:
 
     def encode(self, texts: Sequence[str]) -> list[NDArray[Any]]:
         """The tokens of each text, on all cores."""
-        code = "H" if self.dtype == "uint16" else "I"
-        pieces = [cut_at_lines(text, _LONG) for text in texts]
-        flat = [piece for several in pieces for piece in several]
-        if self.slow is not None:
-            found = self.slow(flat, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-        else:
-            found = (e.ids for e in self.backend.encode_batch_fast(flat, add_special_tokens=False))
-        ids = iter(found)
+        pieces = [cut_at_lines(text, _LONG) if self._splittable else [text] for text in texts]
+        ids = iter(self._raw([piece for several in pieces for piece in several]))
         result = []
-        for several in pieces:
-            tokens = array(code)
-            for _ in several:
-                tokens.extend(next(ids))
-            result.append(np.frombuffer(tokens, dtype=self.dtype) if tokens else np.zeros(0, dtype=self.dtype))
+        for text, several in zip(texts, pieces, strict=True):
+            tokens = self._joined([next(ids) for _ in several])
+            result.append(self._without_eos(text) if (tokens == self.eos).any() else tokens)
         return result
+
+    def _raw(self, texts: list[str]) -> Iterable[Sequence[int]]:
+        if self.slow is None:
+            return (e.ids for e in self.backend.encode_batch_fast(texts, add_special_tokens=False))
+        found: Iterable[Sequence[int]] = self.slow(
+            texts, add_special_tokens=False, split_special_tokens=True, verbose=False
+        )["input_ids"]
+        return found
+
+    def _joined(self, parts: Iterable[Sequence[int]]) -> NDArray[Any]:
+        tokens = array("H" if self.dtype == "uint16" else "I")
+        for part in parts:
+            tokens.extend(part)
+        return np.frombuffer(tokens, dtype=self.dtype) if tokens else np.zeros(0, dtype=self.dtype)
+
+    def _without_eos(self, text: str) -> NDArray[Any]:
+        """Tokens of a text in which the model itself, not its list of special tokens, has found the end of a document:
+        its letters are encoded apart."""
+        assert self.eos_token is not None
+        first, *rest = text.split(self.eos_token)
+        pieces = [first, *(piece for part in rest for piece in (*self.eos_token, part))]
+        tokens = self._joined(self._raw([piece for piece in pieces if piece]))
+        without: NDArray[Any] = tokens[tokens != self.eos]
+        return without
 
     def save(self, directory: Path) -> None:
         """Write it so that `AutoTokenizer.from_pretrained(directory)` finds the same."""
@@ -78,15 +96,25 @@ class Encoder:
         if self.slow is not None:
             self.slow.save_pretrained(directory)
             return
-        self.backend.save(str(directory / "tokenizer.json"))
+        (directory / "tokenizer.json").write_text(self.backend.to_str(pretty=True), encoding="utf-8")
         config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": self.eos_token}
         (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=1))
 
     @property
     def fingerprint(self) -> str:
-        """Changes when any text would be encoded otherwise, or documents end otherwise."""
-        content = json.dumps(sorted(self.slow.get_vocab().items())) if self.slow else self.backend.to_str()
-        return hashlib.sha256(f"{self.eos}\n{content}".encode()).hexdigest()
+        """Changes when any text would be encoded otherwise; how documents end does not matter."""
+        if self.slow is None:
+            return hashlib.sha256(self.backend.to_str().encode()).hexdigest()
+        with tempfile.TemporaryDirectory() as place:
+            self.slow.save_pretrained(place)
+            files = sorted(path for path in Path(place).rglob("*") if path.is_file() and "config" not in path.name)
+            content = [(path.name, path.read_bytes().hex()) for path in files]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _splittable(tokenizer: str) -> bool:
+    """Whether a text may be encoded in pieces: not where the tokenizer puts a space in front of every text."""
+    return not any(sign in tokenizer for sign in ('"Metaspace"', '"Prepend"', '"add_prefix_space":true'))
 
 
 def load(choice: TokenizerChoice) -> Encoder:
