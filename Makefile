@@ -38,7 +38,7 @@ docs: .venv/.installed
 	$(PYTHON) -m venv .venv
 
 .venv/.installed: .venv/bin/python $(INPUTS)
-	$(PIP) -e .
+	$(PIP) -e ".[data]"
 	@touch $@
 
 .venv/.dev: .venv/bin/python $(INPUTS)

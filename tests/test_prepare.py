@@ -120,7 +120,10 @@ def test_one_source_is_routed_into_groups_by_a_field(tmp_path):
     assert sorted(everything(store, "A")) == sorted(texts(40, 0) + texts(5, 9))
     some = prepare(recipe({**source, "groups": {"B": "b", "A": "a"}}), tmp_path / "some")
     assert some.groups == ("a", "b")
-    assert some.manifest["notes"]["documents of other groups"] == 40
+    assert some.manifest["notes"]["documents of 'C', which `groups` leaves out"] == 40
+    typo = prepare(recipe({**source, "groups": {"B": "b", "AA": "a"}}), tmp_path / "typo")
+    assert typo.manifest["notes"]["documents of 'a', which the recipe names"] == 0
+    assert typo.manifest["notes"]["documents of 'A', which `groups` leaves out"] == 45
     pyarrow.parquet.write_table(
         pyarrow.table(
             {"meta": [{"set": "x"}] * 40 + [{"set": "y"}] * 40, "text": texts(40) + texts(40, 1), "n": [1] * 80}
@@ -349,6 +352,7 @@ def test_an_interrupted_prepare_goes_on_where_it_stopped(tmp_path, small_chunks,
             assert not (tmp_path / "store").exists()
     assert stops == 9
     assert store.fingerprint == whole.fingerprint
+    assert store.manifest["tokenizer"] == whole.manifest["tokenizer"]
     assert sum(encoded) < 300 + stops * 6 * 15  # only what was in flight was encoded again
     assert not list(tmp_path.glob(".*"))
 
@@ -445,7 +449,7 @@ def test_only_stores_are_replaced_and_an_old_one_comes_back(tmp_path):
     plain = recipe({"group": "g", "files": str(tmp_path / "a.jsonl")})
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match="is not a token store"):
+    with pytest.raises(ValueError, match="exists and is not a token store; choose another place"):
         prepare(plain, tmp_path / "thesis", replace=True)
     assert (tmp_path / "thesis" / "thesis.tex").read_text() == "years of work"
     first = prepare(plain, tmp_path / "store")
@@ -575,5 +579,5 @@ def test_a_store_that_is_there_is_opened_or_refused_never_overwritten(tmp_path):
     (tmp_path / "a.jsonl").write_text(lines(texts(61)))
     with pytest.raises(ValueError, match="files that have changed since"):
         prepare({**plain, "context": 32}, tmp_path / "store")
-    with pytest.raises(ValueError, match="is not a token store"):
+    with pytest.raises(ValueError, match="exists and is not a token store; choose another place"):
         prepare(plain, tmp_path)

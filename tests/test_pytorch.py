@@ -179,6 +179,9 @@ def test_mistakes_are_named(store):
     data.set([1, 0, 0], 2)
     with pytest.raises(ValueError, match=r"waited 0\.5 s for the next mixture"):
         list(DataLoader(data, batch_size=None, num_workers=1))
+    turned = MixtureSampler(store, 6, groups=("tiny", "web", "code"))
+    with pytest.raises(ValueError, match="the policy mixes code, web, tiny and the sampler tiny, web, code"):
+        MixtureDataset(turned, online(store))
     two = MixtureSampler(store, 6, groups=("code", "web"))
     with pytest.raises(ValueError, match="the policy mixes 3 groups, the sampler 2"):
         MixtureDataset(two, online(store))

@@ -7,12 +7,21 @@ import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+_UMASK = os.umask(0)
+os.umask(_UMASK)
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def new_directory(beside: Path) -> Path:
+    """A new directory next to a path, with the rights that other new directories have."""
+    made = Path(tempfile.mkdtemp(prefix=f".{beside.name}.", dir=beside.parent))
+    made.chmod(0o777 & ~_UMASK)
+    return made
 
 
 def sync_directory(path: Path) -> None:
@@ -37,6 +46,7 @@ def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically: readers see the old one or the new one, also after a crash."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
+        os.fchmod(handle, 0o666 & ~_UMASK)  # readable by whoever may read other new files
         with os.fdopen(handle, "w", encoding="utf-8") as out:
             json.dump(value, out, indent=1)
             out.flush()
@@ -91,12 +101,12 @@ def _still_there(path: Path, handle: int) -> bool:
 
 
 @contextmanager
-def explained(place: Path, kept: str = "") -> Iterator[None]:
-    """Turn what the disk refuses into one line that names the place."""
+def explained(place: Path, kept: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """Turn what the disk refuses into one line that names the place and says what was kept."""
     try:
         yield
     except OSError as error:
         where = error.filename or place
         full = error.errno in _NO_SPACE
         message = f"no space left to write {where}" if full else f"{where}: {error.strerror or error}"
-        raise ValueError(f"{message}{'; ' + kept if kept else ''}") from error
+        raise ValueError(f"{message}{kept()}") from error

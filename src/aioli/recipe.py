@@ -12,9 +12,14 @@ from typing import Any, TypeVar, get_args
 
 try:
     import yaml
-    from pydantic import BaseModel, ConfigDict, ValidationError
+    from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 except ImportError as error:
-    raise ValueError(f"recipes need {error.name}: pip install 'aioli-mix[data]'") from None
+    raise ValueError(
+        f"recipes need {error.name}: pip install 'aioli-mix[data]', or in a clone pip install -c constraints.txt -e "
+        "'.[data]'"
+    ) from None
+
+__all__ = ["Field", "Section", "build", "describe", "field_validator", "model_validator", "override", "parse", "read"]
 
 
 class Section(BaseModel):
@@ -48,7 +53,10 @@ def parse(text: str, where: str) -> Any:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1}"
-        raise ValueError(f"{where}{line} is not YAML: {getattr(error, 'problem', None) or error}") from None
+        what = str(getattr(error, "problem", None) or error)
+        raise ValueError(
+            f"{where}{line} is not YAML: {what}{'; use spaces' if chr(92) + 't' in what else ''}"
+        ) from None
 
 
 def override(recipe: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any]:

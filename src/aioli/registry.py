@@ -202,7 +202,9 @@ class Method:
             stage = next(plan)
         except StopIteration as end:
             run: Run = end.value
-            return run.policy()
+            policy = run.policy()
+            policy.groups = labels
+            return policy
         raise ValueError(
             f"{self.name} needs extra runs before the final one ({len(stage)} in its first stage), so it cannot drive "
             "a loop by itself; run its plan first, or use a method without extra runs such as aioli"

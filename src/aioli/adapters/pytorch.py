@@ -64,8 +64,14 @@ class MixtureDataset(IterableDataset[dict[str, torch.Tensor]]):
         _IN_USE[sampler] = self
         if cursor is not None:
             segment = cursor.segment
+            names = getattr(cursor.policy, "groups", None)
             if segment is not None and segment.proportions.size != sampler.m:
                 raise ValueError(f"the policy mixes {segment.proportions.size} groups, the sampler {sampler.m}")
+            if names is not None and tuple(names) != sampler.groups:
+                raise ValueError(
+                    f"the policy mixes {', '.join(names)} and the sampler {', '.join(sampler.groups)}; give both the "
+                    "same groups in the same order: MixtureSampler(..., groups=[...])"
+                )
             cursor.listeners.append(self._follow)
             self._follow(segment, cursor.remaining, anew=True)
 
@@ -81,6 +87,11 @@ class MixtureDataset(IterableDataset[dict[str, torch.Tensor]]):
         self._settle()
         self._p, self._batches = np.array(p, dtype=np.float64), int(batches)
         self._publish(ended=False)
+
+    @property
+    def remaining(self) -> int:
+        """Batches of the segment that have not been used yet, by the cursor's or your own `step`."""
+        return self._batches - self._used
 
     def step(self) -> None:
         """Say that a batch of the segment was used; without a cursor only, which does that itself."""
@@ -210,7 +221,9 @@ class MixtureDataset(IterableDataset[dict[str, torch.Tensor]]):
             if message is not None and message["number"] != number:
                 return message
             if left is None:
-                raise ValueError("no batch is due: call cursor.step() after every batch, or data.set(p, batches)")
+                raise ValueError(
+                    "no batch is due: call cursor.step() after every batch (no cursor: data.set or data.end)"
+                )
             if left():
                 return None
             waited = time.monotonic() - began

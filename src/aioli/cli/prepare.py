@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 import time
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +47,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.set_defaults(run=run)
 
 
-def ready() -> dict[str, str]:
-    """The recipes that come with the package."""
-    folder = resources.files("aioli.data") / "recipes"
-    files = [file for file in folder.iterdir() if file.name.endswith(".yaml")]
-    return {file.name.removesuffix(".yaml"): file.read_text(encoding="utf-8") for file in files}
-
-
 def run(options: argparse.Namespace) -> int:
     """Do what was asked for."""
     if options.check:
@@ -63,8 +55,9 @@ def run(options: argparse.Namespace) -> int:
         return _list(options.json)
     if options.help_recipe:
         return _help_recipe(options.json)
+    _sorted_out(options)
     if options.recipe is None:
-        raise ValueError("which recipe? Give a YAML file or one of the ready ones (aioli prepare --list)")
+        raise ValueError("which recipe? Put a YAML file or a ready one (aioli prepare --list) first, before --data")
     if options.print:
         return _print(options.recipe)
     if options.out is None:
@@ -72,24 +65,21 @@ def run(options: argparse.Namespace) -> int:
     return _prepare(options)
 
 
-def _read(name: str) -> dict[str, Any]:
-    """A recipe as plain data: a file, or a ready one."""
-    from aioli.recipe import parse, read
-
-    known = ready()
-    if name in known and not Path(name).is_file():
-        return dict(parse(known[name], name))
-    if not Path(name).exists():
-        raise ValueError(f"{name} is neither a file nor a ready recipe ({', '.join(sorted(known))})")
-    return read(name)
+def _sorted_out(options: argparse.Namespace) -> None:
+    """Settings may stand anywhere: a word with = that is no file is one of them."""
+    words = [word for word in (options.recipe, *options.settings) if word is not None] + list(options.data or ())
+    settings = [word for word in words if "=" in word and not Path(word).exists()]
+    options.data = [word for word in options.data or () if word not in settings]
+    plain = [word for word in words if word not in settings and word not in options.data]
+    options.recipe, options.settings = (plain[0] if plain else None), [*plain[1:], *settings]
 
 
 def _prepare(options: argparse.Namespace) -> int:
     from aioli.data.preparing import prepare
-    from aioli.data.recipe import DataRecipe
+    from aioli.data.recipe import DataRecipe, find
     from aioli.recipe import build, override
 
-    plain = _read(options.recipe)
+    plain = find(options.recipe)
     if options.data:
         sources: Any = plain.get("sources")
         alone = isinstance(sources, list) and len(sources) == 1 and isinstance(sources[0], dict)
@@ -108,9 +98,10 @@ def _prepare(options: argparse.Namespace) -> int:
 
     try:
         store = prepare(recipe, options.out, replace=options.replace, progress=show)
-    except KeyboardInterrupt:
-        bar.clear()
-        print("\nstopped; run the same command again to go on from here", file=sys.stderr, end="")
+    except BaseException as error:
+        if not isinstance(error, Exception):  # Ctrl-C or SIGTERM
+            bar.clear()
+            print("run the same command again to go on from here", file=sys.stderr)
         raise
     finally:
         bar.clear()
@@ -187,6 +178,8 @@ def _check(path: str, as_json: bool) -> int:
 
 
 def _list(as_json: bool) -> int:
+    from aioli.data.recipe import ready
+
     about = {
         name: " ".join(line[1:].strip() for line in text.splitlines() if line.startswith("# "))
         for name, text in sorted(ready().items())
@@ -208,7 +201,9 @@ def _help_recipe(as_json: bool) -> int:
 
 
 def _print(name: str) -> int:
-    _read(name)
+    from aioli.data.recipe import find, ready
+
+    find(name)
     known = ready()
     print(known[name] if name in known else Path(name).read_text(encoding="utf-8"), end="")
     return 0

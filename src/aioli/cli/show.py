@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -49,7 +50,7 @@ class Bar:
         if terminal:
             filled = round(24 * done / total) if total else 0
             bar = f"{'█' * filled}{'░' * (24 - filled)} " if total else ""
-            line = f"{self.label} {bar}{words}{left}"
+            line = f"{self.label} {bar}{words}{left}"[: shutil.get_terminal_size((80, 24)).columns - 1]
             self.out.write("\r" + line.ljust(self.width))
             self.width = len(line)
             if total and done >= total:

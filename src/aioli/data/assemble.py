@@ -225,7 +225,7 @@ def _check_sizes(
             if part["tokens"] >= recipe.context or (part["documents"] == 0 and not expected):
                 continue
             more = f"raise splits.{split}, give a number of documents (splits.{split}=20), set cut: 20000"
-            remedy = "add text, leave it out" if split == "train" else more
+            remedy = "add text, leave it out, hold out less (splits)" if split == "train" else more
             raise ValueError(
                 f"group {group!r} has {part['tokens']} tokens in {part['documents']} documents in its {split} split, "
                 f"less than one sequence of context={recipe.context}: {remedy}, or lower context"

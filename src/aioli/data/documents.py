@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from aioli.data.reading import DamagedError, Input, Raw, bare_name, records
 from aioli.data.recipe import DataRecipe, Source
 
+LEFT_OUT = "left out"
 BY_RULE, CODES = 255, {"train": 0, "val": 1, "test": 2, "val+test": 3}
 _CHUNK_CHARACTERS, _CHUNK_DOCUMENTS = 1 << 20, 4096
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -75,12 +76,12 @@ def _documents(recipe: DataRecipe, entry: Input, skip: int) -> Iterator[tuple[li
             except ValueError:
                 if recipe.bad_records == "error":
                     raise
-                made, notes = [], Counter({"bad records": 1})
+                made, notes = [], Counter({f"{LEFT_OUT}: bad records": 1})
             yield made, notes, number, read
     except DamagedError:
         if recipe.bad_records == "error":
             raise
-        yield [], Counter({"damaged files": 1}), number, entry.bytes
+        yield [], Counter({f"{LEFT_OUT}: the rest of {entry.name} from record {number + 1} on": 1}), number, entry.bytes
 
 
 class _Maker:
@@ -88,6 +89,7 @@ class _Maker:
 
     def __init__(self, recipe: DataRecipe, entry: Input) -> None:
         self.source, self.entry, self.cut = entry.source, entry, recipe.cut
+        self.others: set[str] = set()
         self.key = str(recipe.splits.seed).encode()[:64]
         self.split = BY_RULE if entry.source.split is None else CODES[entry.source.split]
         self.group = entry.source.group if entry.file is None else _by_path(entry.source, entry.file)
@@ -110,7 +112,9 @@ class _Maker:
         group = _SURROGATES.sub("\ufffd", group)
         if self.source.groups:
             if group not in self.source.groups:
-                notes["documents of other groups"] += 1
+                self.others |= {group} if len(self.others) < 20 else set()
+                what = repr(group) if group in self.others else "further groups"
+                notes[f"documents of {what}, which `groups` leaves out"] += 1
                 return []
             group = self.source.groups[group]
         if not text.strip():

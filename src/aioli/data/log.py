@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from aioli.data.documents import Document
+from aioli.data.documents import Chunk, Document
 from aioli.files import read_json, write_json
 
 MOST_GROUPS = 1000
@@ -52,6 +54,7 @@ class Log:
 
     def __post_init__(self) -> None:
         self._unsaved: set[str] = set()
+        self.mark()
 
     @classmethod
     def open(cls, directory: Path, identity: str) -> Log:
@@ -72,8 +75,8 @@ class Log:
         fresh = Log(self.directory, self.identity)
         self.__dict__.update(fresh.__dict__)
 
-    def append(self, documents: Sequence[Encoded]) -> None:
-        """Add documents, each to the files of its group."""
+    def append(self, documents: Sequence[Encoded], chunk: Chunk) -> None:
+        """Add the documents of a chunk, each to the files of its group."""
         by_group: dict[str, list[Encoded]] = {}
         for encoded in documents:
             by_group.setdefault(encoded.document.group, []).append(encoded)
@@ -83,6 +86,14 @@ class Log:
             self._write(f"{number}.tokens", np.concatenate([e.tokens for e in some]).tobytes())
             self._write(f"{number}.documents", np.array(index, dtype=DOCUMENT).tobytes())
             self.tokens += sum(len(e.tokens) for e in some)
+        self.input, self.record = chunk.input, chunk.record
+        self.notes = dict(Counter(self.notes) + chunk.notes)
+        self.mark()
+
+    def mark(self) -> None:
+        """What is here now is whole: this is what `save` saves, even if the next chunk is interrupted half-way."""
+        plain = {key: value for key, value in vars(self).items() if key != "directory" and not key.startswith("_")}
+        self._whole = json.dumps(plain)
 
     def _number(self, group: str) -> int:
         if group not in self.groups:
@@ -99,13 +110,12 @@ class Log:
         self._unsaved.add(name)
 
     def save(self) -> None:
-        """Make everything up to here durable."""
+        """Make everything that is whole durable."""
         for name in self._unsaved:
             with (self.directory / name).open("rb+") as file:
                 os.fsync(file.fileno())
         self._unsaved.clear()
-        plain = {key: value for key, value in vars(self).items() if key not in ("directory", "_unsaved")}
-        write_json(self.directory / "progress.json", plain)
+        write_json(self.directory / "progress.json", json.loads(self._whole))
 
 
 def empty(directory: Path) -> None:

@@ -24,19 +24,18 @@ import numpy as np
 from aioli import __version__
 from aioli.config import content_hash
 from aioli.data.assemble import assemble
-from aioli.data.documents import BY_RULE, CODES, Chunk, Document, chunks
+from aioli.data.documents import BY_RULE, CODES, LEFT_OUT, Chunk, Document, chunks
 from aioli.data.log import Encoded, Log, empty
 from aioli.data.reading import Input, inputs
-from aioli.data.recipe import DataRecipe, TokenizerChoice
+from aioli.data.recipe import DataRecipe, TokenizerChoice, find
 from aioli.data.store import MANIFEST, TokenStore, read_manifest
 from aioli.data.tokenizer import Encoder, load, train
 from aioli.files import explained, locked, read_json, sync_directory, sync_tree, write_json
-from aioli.recipe import build, override, read
+from aioli.recipe import build, override
 
 _SAVE_SECONDS = 5.0
 _SEARCH = 100
 """How many times the sample of a tokenizer is read from a source of several groups, in search of all of them."""
-_BAD = {"bad records", "damaged files"}
 
 Progress = Callable[[int, int, str], None]
 """Called with bytes read, bytes in all (0: unknown), and a few words."""
@@ -49,11 +48,12 @@ def prepare(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> TokenStore:
-    """Make the token store of a recipe at `out`; go on where an interrupted one stopped; open it if it is there."""
+    """Make the token store of a recipe (a file, a ready one's name, or plain data) at `out`; go on where an interrupted
+    prepare stopped; open it if it is there. `overrides` are settings such as "context=128"."""
     if not isinstance(recipe, DataRecipe):
-        recipe = build(
-            DataRecipe, override(read(recipe), overrides), "recipe" if isinstance(recipe, Mapping) else str(recipe)
-        )
+        plain = recipe if isinstance(recipe, Mapping) else find(recipe)
+        where = "recipe" if isinstance(recipe, Mapping) else str(recipe)
+        recipe = build(DataRecipe, override(dict(plain), overrides), where)
     target = Path(out)
     entries = inputs(recipe)
     origin = _origin(recipe, entries)
@@ -63,7 +63,11 @@ def prepare(
         store = _present(target, origin, replace)
         if store is not None:
             return store
-    kept = f"what was done is kept in {building}: mend that and run the same command again to go on"
+
+    def kept() -> str:
+        begun = (building / "progress.json").is_file()
+        return f"; what was done is kept in {building}: mend that and run the same command again" if begun else ""
+
     with explained(target, kept), locked(building, str(target)):
         if target.exists() and (store := _present(target, origin, replace)) is not None:  # another has just finished it
             shutil.rmtree(building, ignore_errors=True)
@@ -83,9 +87,9 @@ def prepare(
 
 def _make(recipe: DataRecipe, entries: Sequence[Input], log: Log, origin: dict[str, Any], progress: Progress) -> None:
     """Everything of a store, in the building directory."""
-    if recipe.bad_records == "error" and (bad := _BAD & log.notes.keys()):
+    if recipe.bad_records == "error" and any(note.startswith(LEFT_OUT) for note in log.notes):
         empty(log.directory)
-        raise ValueError(f"the interrupted prepare left out {', '.join(sorted(bad))}; run it again to begin anew")
+        log.reset()
     progress(0, sum(entry.bytes for entry in entries), "getting the tokenizer ready")
     encoder = _tokenizer(recipe, entries, log)
     _write_log(log, recipe, entries, encoder, progress)
@@ -121,7 +125,12 @@ def _origin(recipe: DataRecipe, entries: Sequence[Input]) -> dict[str, Any]:
     own = Path(recipe.tokenizer.name or "").expanduser()
     stamps = [[str(f), f.stat().st_size, f.stat().st_mtime_ns] for f in (own, own / "tokenizer.json") if f.is_file()]
     log = {
-        "recipe": {key: plain[key] for key in ("sources", "tokenizer", "cut")} | {"seed": recipe.splits.seed},
+        "recipe": {
+            "sources": [{k: v for k, v in source.items() if k != "files"} for source in plain["sources"]],
+            "tokenizer": plain["tokenizer"],
+            "cut": plain["cut"],
+            "seed": recipe.splits.seed,
+        },
         "inputs": [entry.identity for entry in entries] + stamps,
     }
     rest = {"context": recipe.context, "splits": plain["splits"], "bad_records": recipe.bad_records}
@@ -134,6 +143,8 @@ def _present(target: Path, origin: dict[str, Any], replace: bool) -> TokenStore 
     if target.is_dir() and not any(target.iterdir()):
         target.rmdir()
         return None
+    if not (target / MANIFEST).is_file():
+        raise ValueError(f"{target} exists and is not a token store; choose another place")
     made = read_manifest(target).get("origin")
     if replace:
         return None
@@ -161,33 +172,35 @@ def _tokenizer(recipe: DataRecipe, entries: Sequence[Input], log: Log) -> Encode
     """The recipe's tokenizer; kept beside the log, so that an interrupted prepare goes on with the same."""
     choice, directory = recipe.tokenizer, log.directory / "tokenizer"
     if log.tokenizer:
-        eos = read_json(directory / "eos.json")
         try:
-            found = load(TokenizerChoice(name=str(directory), eos=eos))
+            about = dict(read_json(directory / "about.json"))
+            found = load(TokenizerChoice(name=str(directory), eos=about["eos"]))
             if found.fingerprint == log.tokenizer:
-                return Encoder(found.backend, eos, choice.name or "trained here", found.slow)
-        except ValueError:
+                return Encoder(found.backend, about["eos"], about["name"], found.slow)
+        except (ValueError, TypeError, KeyError):
             pass  # lost in a crash: begin anew
         empty(log.directory)
         log.reset()
     encoder = load(choice) if choice.train is None else train(choice, _sample(recipe, entries, choice.train.sample_mb))
     shutil.rmtree(directory, ignore_errors=True)
     encoder.save(directory)
-    write_json(directory / "eos.json", encoder.eos_token)
+    write_json(directory / "about.json", {"eos": encoder.eos_token, "name": encoder.name})
     sync_tree(directory)
     log.tokenizer = encoder.fingerprint
+    log.mark()
     log.save()
     return encoder
 
 
 def _sample(recipe: DataRecipe, entries: Sequence[Input], megabytes: float) -> Iterator[str]:
     """Text of every group to train a tokenizer on, none of which is held out for validation or test."""
-    most, taken, documents = megabytes * 1e6, Counter[str](), 0
+    most, taken, documents, notes = megabytes * 1e6, Counter[str](), 0, Counter[str]()
     held_out = _held_out(recipe, entries)
     for entry in entries:
         seen = 0
         for chunk in chunks(recipe, [entry]):
             documents += len(chunk.documents)
+            notes += chunk.notes
             for document in chunk.documents:
                 seen += document.bytes
                 trained = document.hash >= held_out(document.group)
@@ -230,15 +243,18 @@ def _write_log(log: Log, recipe: DataRecipe, entries: Sequence[Input], encoder: 
         return
     total = 0 if any(entry.file is None for entry in entries) else sum(entry.bytes for entry in entries)
     saved = time.monotonic()
-    for chunk, documents in _encoded(chunks(recipe, entries, log.input, log.record), encoder):
-        log.append(documents)
-        log.input, log.record = chunk.input, chunk.record
-        log.notes = dict(Counter(log.notes) + chunk.notes)
-        progress(chunk.read, total, f"{log.tokens / 1e6:,.1f} M tokens")
-        if time.monotonic() - saved > _SAVE_SECONDS:
-            log.save()
-            saved = time.monotonic()
+    try:
+        for chunk, documents in _encoded(chunks(recipe, entries, log.input, log.record), encoder):
+            log.append(documents, chunk)
+            progress(chunk.read, total, f"{log.tokens / 1e6:,.1f} M tokens")
+            if time.monotonic() - saved > _SAVE_SECONDS:
+                log.save()
+                saved = time.monotonic()
+    except BaseException:
+        log.save()
+        raise
     log.finished = True
+    log.mark()
     log.save()
 
 

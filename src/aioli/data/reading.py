@@ -11,7 +11,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,6 +34,8 @@ class Input:
     bytes: int
     modified: int
     file: Path | None = None
+    number: int = 0
+    """Which source of the recipe it is of."""
 
     @property
     def kind(self) -> str:
@@ -48,7 +50,7 @@ class Input:
     @property
     def identity(self) -> list[Any]:
         """Changes when the input does."""
-        return [self.name, self.bytes, self.modified]
+        return [self.number, self.name, self.bytes, self.modified]
 
 
 def bare_name(file: Path) -> str:
@@ -61,7 +63,7 @@ def inputs(recipe: DataRecipe) -> list[Input]:
     found: list[Input] = []
     for number, source in enumerate(recipe.sources):
         if source.dataset is not None:
-            found.append(_dataset_input(source))
+            found.append(replace(_dataset_input(source), number=number))
             continue
         if source.local:
             from aioli.data.local import local_corpus
@@ -72,14 +74,15 @@ def inputs(recipe: DataRecipe) -> list[Input]:
             names = [name for pattern in source.files for name in _matches(pattern, f"sources.{number}.files")]
         for name in dict.fromkeys(names):
             stat = os.stat(name)
-            found.append(Input(source, name, stat.st_size, stat.st_mtime_ns, Path(name)))
+            found.append(Input(source, name, stat.st_size, stat.st_mtime_ns, Path(name), number))
     return found
 
 
 def _matches(pattern: str, where: str) -> list[str]:
+    pattern = os.path.expanduser(pattern)
     if os.path.isdir(pattern):
         pattern = os.path.join(glob.escape(pattern), "**", "*")
-    found = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(os.path.expanduser(pattern), recursive=True))
+    found = [pattern] if os.path.isfile(pattern) else sorted(glob.glob(pattern, recursive=True))
     files = [name for name in found if os.path.isfile(name)]
     if not files:
         raise ValueError(f"{where}: no file matches {pattern!r} (looked in {os.getcwd()})")
@@ -254,6 +257,8 @@ def _dataset(source: Source, skip: int) -> Iterator[dict[str, Any]]:
         if (Path(source.dataset) / "dataset_dict.json").is_file() or (Path(source.dataset) / "state.json").is_file():
             loaded = datasets.load_from_disk(source.dataset)
             found = loaded[source.part] if isinstance(loaded, dict) else loaded
+            if not isinstance(loaded, dict) and source.part not in ("train", str(loaded.split)):
+                raise ValueError(f"it holds one part only, {loaded.split or 'without a name'}")
         else:
             found = datasets.load_dataset(
                 source.dataset,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from importlib import resources
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
-
-from aioli.recipe import Section
+from aioli.recipe import Field, Section, field_validator, model_validator, parse, read
 
 Split = Literal["train", "val", "test", "val+test"]
 
@@ -113,6 +113,9 @@ class Source(Section):
             raise ValueError("group_by is for files")
         if (self.prompt is None) != (self.completion is None):
             raise ValueError("instruction data needs both prompt and completion")
+        for name, template in (("prompt", self.prompt), ("completion", self.completion)):
+            if template is not None and set(re.sub(r"\{[^{}]+\}", "", template)) & set("{}"):
+                raise ValueError(f"{name}={template!r} has a brace without its other half; a field is {{name}}")
         if self.group is not None and self.groups:
             raise ValueError("`groups` renames what group_field or group_by finds; it is of no use with group")
         return self
@@ -130,6 +133,23 @@ class Source(Section):
 def template_fields(template: str) -> list[str]:
     """The fields in a template, or the field that it is."""
     return re.findall(r"\{([^{}]+)\}", template) or [template]
+
+
+def ready() -> dict[str, str]:
+    """The recipes that come with the package, as YAML."""
+    folder = resources.files("aioli.data") / "recipes"
+    files = [file for file in folder.iterdir() if file.name.endswith(".yaml")]
+    return {file.name.removesuffix(".yaml"): file.read_text(encoding="utf-8") for file in files}
+
+
+def find(name: str | Path) -> dict[str, Any]:
+    """A recipe as plain data: a file, or a ready one by its name."""
+    known = ready()
+    if str(name) in known and not Path(name).is_file():
+        return dict(parse(known[str(name)], str(name)))
+    if not Path(name).exists():
+        raise ValueError(f"{name} is neither a file nor a ready recipe ({', '.join(sorted(known))})")
+    return read(name)
 
 
 class DataRecipe(Section):

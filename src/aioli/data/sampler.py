@@ -32,7 +32,7 @@ Ints = NDArray[np.int64]
 _PLAN_SAMPLES = 1 << 18
 """At most so many samples are planned at a time."""
 _READ_TOKENS = 1 << 17
-"""So many tokens are read at a time: enough to spread the cost of a call, and few enough for the processor's cache."""
+"""Small batches are read so many tokens at a time, to spread the cost of a call; eight or more of them, or each alone."""
 
 
 class Batch(NamedTuple):
@@ -154,7 +154,10 @@ class MixtureSampler:
 
     def next(self, p: ArrayLike) -> Batch:
         """The next batch, drawn from the mixture p (this rank's slice of it)."""
-        mixture = np.asarray(p, dtype=np.float64)
+        try:
+            mixture = np.asarray(p, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ValueError(f"p={p!r} must be numbers, one share for each of {', '.join(self.groups)}") from None
         if mixture.tobytes() != self._key:  # by value: a caller may change p in place
             self._use(mixture)
         if not self._ready:
@@ -229,7 +232,7 @@ class MixtureSampler:
         if self._at == len(self._planned.group):
             self._sync()
             self._planned, self._at = self._sequences(self._schedule.upcoming(self.ahead)), 0
-        if not 0 < 2 * self.batch * self.context <= _READ_TOKENS:
+        if not 0 < 8 * self.batch * self.context <= _READ_TOKENS:
             self._ready = list(zip(*self._planned, strict=True))
             self._at = len(self._ready)
         else:

@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aioli.files import sync_directory, write_json
+from aioli.files import new_directory, sync_directory, write_json
 
 SCHEMA = 1
 SPLITS = ("train", "val", "test")
@@ -226,7 +225,7 @@ def write_store(
         for group, mask in (masks or {}).get(split, {}).items():
             if group not in parts or len(mask) != len(parts[group]):
                 raise ValueError(f"the mask of {group!r} in {split} must have one entry for each of its tokens")
-    building = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    building = new_directory(target)
     try:
         manifest: dict[str, Any] = {
             "schema": SCHEMA,

@@ -121,6 +121,8 @@ def load(choice: TokenizerChoice) -> Encoder:
     """The tokenizer that a recipe names."""
     assert choice.name is not None
     path = Path(choice.name).expanduser()
+    if not path.exists() and (path.is_absolute() or choice.name.startswith((".", "~")) or path.suffix == ".json"):
+        raise ValueError(f"tokenizer {choice.name!r}: there is no such file or directory")
     try:
         if path.is_file():
             backend, eos, slow = Tokenizer.from_file(str(path)), _eos_beside(path.parent), None

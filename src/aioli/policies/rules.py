@@ -77,6 +77,8 @@ class RulePolicy:
         self.rules, self.task = rules, task
         self._state = rules.begin(task)
         self._asked: Segment | None = None
+        self.groups: tuple[str, ...] | None = None
+        """Names of the groups, where they are known: loaders check that they mix the same ones in the same order."""
 
     @property
     def needs(self) -> frozenset[str]:

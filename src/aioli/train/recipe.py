@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
-
-from aioli.recipe import Section
+from aioli.recipe import Field, Section, field_validator, model_validator
 
 
 class DataChoice(Section):
