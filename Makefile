@@ -30,6 +30,7 @@ format: .venv/.dev
 bench: .venv/.installed
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/loader.py
+	$(BIN)/python benchmarks/prepare.py
 
 docs: .venv/.installed
 	$(BIN)/python docs/generate.py

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args
 
 try:
     import yaml
@@ -26,6 +26,8 @@ class Section(BaseModel):
     """Part of a recipe: frozen, and no unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+    shorthand: ClassVar[str] = "name"
+    """The field that a plain string stands for."""
 
 
 S = TypeVar("S", bound=Section)
@@ -59,14 +61,15 @@ def parse(text: str, where: str) -> Any:
         ) from None
 
 
-def override(recipe: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """Apply `path.to.field=value`; values are YAML, list elements are numbers."""
+def override(recipe: dict[str, Any], assignments: Sequence[str], model: type[Section] | None = None) -> dict[str, Any]:
+    """Apply `path.to.field=value`; values are YAML, list elements are numbers. With the model, a section that was given
+    in its short form, such as `data: store`, is opened up first."""
     result: Any = _copy(recipe)
     for assignment in assignments:
         path, equals, value = assignment.partition("=")
         if not equals or not path:
             raise ValueError(f"{assignment!r} is not of the form field=value")
-        _assign(result, path.split("."), parse(value, path), assignment)
+        _assign(result, path.split("."), parse(value, path), assignment, model)
     return dict(result)
 
 
@@ -76,20 +79,23 @@ def _copy(value: Any) -> Any:
     return [_copy(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _assign(place: Any, path: list[str], value: Any, assignment: str) -> None:
+def _assign(place: Any, path: list[str], value: Any, assignment: str, model: type[Section] | None) -> None:
     for depth, name in enumerate(path):
         key: Any = name
         if isinstance(place, list):
             if not name.isdigit() or int(name) >= len(place):
                 raise ValueError(f"{assignment!r}: {'.'.join(path[:depth])} has no element {name!r}")
             key = int(name)
+        elif model is not None:
+            field = model.model_fields.get(name)
+            model = None if field is None else _section_of(field.annotation)
         if depth == len(path) - 1:
             place[key] = value
             return
         below = place[key] if isinstance(place, list) else place.get(key)
         if not isinstance(below, dict | list):
-            below = {"name": below} if isinstance(below, str) else {}
-            place[key] = below
+            short = "name" if model is None else model.shorthand
+            place[key] = below = {short: below} if isinstance(below, str) else {}
         place = below
 
 

@@ -86,7 +86,7 @@ def _prepare(options: argparse.Namespace) -> int:
         if not alone or "files" not in sources[0]:
             raise ValueError("--data is for recipes with one source of files; change the recipe instead")
         plain = {**plain, "sources": [{**sources[0], "files": options.data}]}
-    recipe = build(DataRecipe, override(plain, options.settings), options.recipe)
+    recipe = build(DataRecipe, override(plain, options.settings, DataRecipe), options.recipe)
     bar = Bar("preparing")
     began = time.monotonic()
 
@@ -157,7 +157,7 @@ def render(store: TokenStore) -> str:
         "",
         table(header, rows),
     ]
-    notes = [f"  {count or 'no'} {what}" for what, count in found["notes"].items()]
+    notes = [f"  {f'{count:,}' if count else 'no'} {what}" for what, count in found["notes"].items()]
     few = [
         f"{group} ({part['documents']} in {split})"
         for split in splits

@@ -51,14 +51,14 @@ def run(options: argparse.Namespace) -> int:
     if options.help_recipe:
         print(table(("field", "default", "meaning"), describe(TrainRecipe), left=3))
         return 0
-    settings, plain = list(options.settings), {}
+    settings, plain, where = list(options.settings), {}, "settings"
     if options.recipe is not None and "=" in options.recipe and not Path(options.recipe).exists():
         settings.insert(0, options.recipe)
     elif options.recipe is not None:
-        plain = read(options.recipe)
+        plain, where = read(options.recipe), options.recipe
     if options.out is None:
         raise ValueError("where to? Give a directory for the run with -o")
-    recipe = build(TrainRecipe, override(plain, settings), options.recipe or "settings")
+    recipe = build(TrainRecipe, override(plain, settings, TrainRecipe), where)
     live = Live(options.quiet or options.json)
     job = Run(recipe, options.out, live)
     stopped: list[int] = []

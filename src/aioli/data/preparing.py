@@ -53,7 +53,7 @@ def prepare(
     if not isinstance(recipe, DataRecipe):
         plain = recipe if isinstance(recipe, Mapping) else find(recipe)
         where = "recipe" if isinstance(recipe, Mapping) else str(recipe)
-        recipe = build(DataRecipe, override(dict(plain), overrides), where)
+        recipe = build(DataRecipe, override(dict(plain), overrides, DataRecipe), where)
     target = Path(out)
     entries = inputs(recipe)
     origin = _origin(recipe, entries)

@@ -32,7 +32,7 @@ Ints = NDArray[np.int64]
 _PLAN_SAMPLES = 1 << 18
 """At most so many samples are planned at a time."""
 _READ_TOKENS = 1 << 17
-"""Small batches are read so many tokens at a time, to spread the cost of a call; eight or more of them, or each alone."""
+"""Small batches are read so many tokens at a time, to spread the cost of a call: at least eight, or each alone."""
 
 
 class Batch(NamedTuple):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from aioli.recipe import Field, Section, field_validator, model_validator
 
 
 class DataChoice(Section):
-    """Which tokens."""
+    """Which tokens; a plain string is a store."""
+
+    shorthand: ClassVar[str] = "store"
 
     store: str
     """A token store made by `aioli prepare`."""
@@ -24,6 +26,8 @@ class DataChoice(Section):
 
 class ModelChoice(Section):
     """Which model; a plain string is a preset."""
+
+    shorthand: ClassVar[str] = "preset"
 
     preset: str | None = None
     """A size that is built offline: tiny, tiny-128, tiny-256, pythia-14m … pythia-1.4b."""
