@@ -1,8 +1,18 @@
-"""Reading sequences: rows of several memory-mapped arrays, as int64, in few passes over memory."""
+"""Reading sequences of many groups at once: their files are mapped side by side, so that one gather serves them all.
+
+Every file keeps its place in one stretch of addresses, at a distance that is a whole number of rows. Addresses between
+them are reserved, not used: nothing is copied or loaded.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import math
+import mmap
+import os
+import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +22,43 @@ from aioli.data.store import Tokens, TokenStore
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.uint8]
+
+_PROT_NONE, _MAP_FIXED = 0, 0x10
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+class SideBySide:
+    """Files of rows as one array: the rows of file k are `first[k]`, `first[k] + 1`, …; None has no rows."""
+
+    def __init__(self, files: Sequence[Path | None], dtype: Any, context: int) -> None:
+        row = np.dtype(dtype).itemsize * context
+        step = math.lcm(mmap.ALLOCATIONGRANULARITY, row)
+        sizes = [0 if file is None else file.stat().st_size // row * row for file in files]
+        begins = np.concatenate([[0], np.cumsum([-(-size // step) * step for size in sizes])])
+        total = max(step, int(begins[-1]))
+        base = _map(None, total, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+        weakref.finalize(self, _LIBC.munmap, base, total).atexit = False  # threads may still be reading then
+        for file, begin, size in zip(files, begins.tolist(), sizes, strict=False):
+            if file is not None and size:
+                handle = os.open(file, os.O_RDONLY)
+                try:
+                    _map(base + begin, size, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, handle)
+                finally:
+                    os.close(handle)
+        memory = (ctypes.c_ubyte * total).from_address(base)
+        self.rows: NDArray[Any] = np.ctypeslib.as_array(memory).view(dtype).reshape(-1, context)
+        self.rows.flags.writeable = False
+        self.first: Ints = begins[:-1] // row
+
+
+def _map(address: int | None, size: int, protection: int, flags: int, handle: int) -> int:
+    found = _LIBC.mmap(address, size, protection, flags, handle, 0)
+    if found is None or found == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), f"cannot map {size} bytes: {os.strerror(ctypes.get_errno())}")
+    return int(found)
 
 
 class Rows:
@@ -23,9 +70,16 @@ class Rows:
 
     def _open(self) -> None:
         numbers = [self.store.groups.index(group) for group in self.groups]
-        self._tokens = [self.store.rows(j, self.split) for j in numbers]
-        masks = [self.store.masks(j, self.split) for j in numbers]
-        self._masks: list[Tokens | None] | None = masks if any(m is not None for m in masks) else None
+        files = [self.store.file(self.split, j) for j in numbers]
+        self._tokens = SideBySide(files, self.store.dtype, self.store.context)
+        masked = [self.store.parts[self.split][j].mask is not None for j in numbers]
+        self._masked = np.array(masked)
+        self._masks: SideBySide | None = None
+        if any(masked):
+            kept = [
+                self.store.file(self.split, j, "mask") if has else None for j, has in zip(numbers, masked, strict=True)
+            ]
+            self._masks = SideBySide(kept, np.uint8, self.store.context)
         self._buffer: Tokens = np.zeros((0, self.store.context), dtype=self.store.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -42,36 +96,20 @@ class Rows:
         self.__dict__.update(state)
         self._open()
 
-    def read(self, positions: Ints, edges: list[int]) -> tuple[Ints, Mask | None]:
-        """Tokens and mask of one batch: the rows of group j are those from edges[j] to edges[j + 1]."""
-        ids = self._gather(positions, edges).astype(np.int64)
-        return ids, None if self._masks is None else self._mask(positions, edges)
+    def index(self, group: Ints, positions: Ints) -> Ints:
+        """Where sequences are among all rows; they must be there."""
+        return self._tokens.first[group] + positions
 
-    def read_many(self, group: Ints, positions: Ints) -> tuple[Ints, Mask | None]:
-        """Tokens and masks of sequences in any order of groups."""
-        order = np.argsort(group, kind="stable")
-        positions = positions[order]
-        edges = np.searchsorted(group[order], np.arange(len(self.groups) + 1)).tolist()
-        ids = np.empty((len(group), self.store.context), dtype=np.int64)
-        ids[order] = self._gather(positions, edges)
-        mask = self._mask(positions, edges)
-        return ids, None if mask is None else mask[np.argsort(order, kind="stable")]
-
-    def _gather(self, positions: Ints, edges: list[int]) -> Tokens:
-        """Tokens as they are stored, in a buffer that the next call uses again."""
-        if len(self._buffer) < len(positions):
-            self._buffer = np.empty((len(positions), self.store.context), dtype=self.store.dtype)
-        found = self._buffer[: len(positions)]
-        for rows, a, b in zip(self._tokens, edges, edges[1:], strict=False):
-            if a < b:
-                rows.take(positions[a:b], 0, found[a:b], "clip")
-        return found
-
-    def _mask(self, positions: Ints, edges: list[int]) -> Mask | None:
+    def read(self, group: Ints, positions: Ints, index: Ints) -> tuple[Ints, Mask | None]:
+        """Tokens and masks of sequences, whose `index` was computed before."""
+        if len(self._buffer) < len(index):
+            self._buffer = np.empty((len(index), self.store.context), dtype=self.store.dtype)
+        found = self._buffer[: len(index)]
+        self._tokens.rows.take(index, 0, found, "clip")
+        ids = found.astype(np.int64)
         if self._masks is None:
-            return None
-        found = np.ones((len(positions), self.store.context), dtype=np.uint8)
-        for rows, a, b in zip(self._masks, edges, edges[1:], strict=False):
-            if a < b and rows is not None:
-                rows.take(positions[a:b], 0, found[a:b], "clip")
-        return found
+            return ids, None
+        mask: Mask = np.ones(found.shape, dtype=np.uint8)
+        has = np.flatnonzero(self._masked[group])
+        mask[has] = self._masks.rows[self._masks.first[group[has]] + positions[has]]
+        return ids, mask

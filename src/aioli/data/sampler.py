@@ -55,11 +55,12 @@ class Planned(NamedTuple):
     """(batches, samples); ascending in each batch."""
     positions: Ints
     """(batches, samples)."""
-    edges: list[list[int]]
-    """Where in each batch the samples of each group begin, and where the last ends."""
+    rows: Ints
+    """The same, as rows of the files that are mapped side by side."""
 
 
-_NOTHING = Planned(np.zeros((0, 0), dtype=np.int64), np.zeros((0, 0), dtype=np.int64), [])
+_NONE: Ints = np.zeros((0, 0), dtype=np.int64)
+_NOTHING = Planned(_NONE, _NONE, _NONE)
 
 
 class Indices(NamedTuple):
@@ -82,7 +83,7 @@ class MixtureSampler:
         max_epochs: float | Mapping[str, float] | None = None,
         rank: int = 0,
         world: int = 1,
-        ahead: int = 256,
+        ahead: int = 1024,
     ) -> None:
         """`groups` are those to mix, in this order (left out: all that have a sequence in this split); `max_epochs` is
         how often a group may be gone through, for all or by name (default 1 with cap and error); up to `ahead` batches
@@ -237,29 +238,30 @@ class MixtureSampler:
             self._at = len(self._ready)
         else:
             at, self._at = self._at, self._at + _READ_TOKENS // (self.batch * self.context)
-            group, positions = self._planned.group[at : self._at], self._planned.positions[at : self._at]
-            self._at = at + len(group)
-            self._ready = self._read_many(group, positions)
+            some = Planned(*(array[at : self._at] for array in self._planned))
+            self._at = at + len(some.group)
+            self._ready = self._read_many(some)
         self._ready.reverse()
 
-    def _read(self, group: Ints, positions: Ints, edges: list[int]) -> Batch:
+    def _read(self, group: Ints, positions: Ints, rows: Ints) -> Batch:
         """One planned batch."""
         if self._rows is None:
             return Batch(np.zeros((len(group), 0), dtype=np.int64), group, positions)
-        ids, mask = self._rows.read(positions, edges)
+        ids, mask = self._rows.read(group, positions, rows)
         return Batch(ids, group, positions, mask)
 
-    def _read_many(self, group: Ints, positions: Ints) -> list[Any]:
+    def _read_many(self, some: Planned) -> list[Any]:
         """Several planned batches."""
         assert self._rows is not None
-        ids, found = self._rows.read_many(group.ravel(), positions.ravel())
-        ids = ids.reshape(*group.shape, self.context)
+        ids, found = self._rows.read(*(array.ravel() for array in some))
+        ids = ids.reshape(*some.group.shape, self.context)
         masks: Iterable[Any] = repeat(None) if found is None else found.reshape(ids.shape)
-        return list(map(functools.partial(tuple.__new__, Batch), zip(ids, group, positions, masks, strict=False)))
+        make = functools.partial(tuple.__new__, Batch)
+        return list(map(make, zip(ids, some.group, some.positions, masks, strict=False)))
 
     def read(self, planned: Planned, t: int) -> Batch:
         """The t-th of some planned batches."""
-        return self._read(planned.group[t], planned.positions[t], planned.edges[t])
+        return self._read(planned.group[t], planned.positions[t], planned.rows[t])
 
     def plan(self, p: ArrayLike, batches: int) -> Iterator[Planned]:
         """So many batches, some at a time, without reading them (`read` does); the sampler moves on."""
@@ -289,12 +291,9 @@ class MixtureSampler:
         which = (np.cumsum(each) - each - first)[group] + epoch
         index = draw - epoch * sizes[group]
         positions = permute(index, which, sizes[owner], np.array(keys, dtype=np.uint64))
-        edges = np.zeros((len(counts), self.m + 1), dtype=np.int64)
-        np.cumsum(counts, axis=1, out=edges[:, 1:])
-        if self.world > 1:
-            edges = (edges - self.rank + self.world - 1) // self.world
         shape = (len(counts), self.batch // self.world)
-        return Planned(group.reshape(shape), positions.reshape(shape), edges.tolist())
+        rows = positions if self._rows is None else self._rows.index(group, positions)
+        return Planned(group.reshape(shape), positions.reshape(shape), rows.reshape(shape))
 
     # ------------------------------------------------------------------ state
 
