@@ -16,6 +16,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,7 @@ def prepare(
     if target.exists():
         store = _present(target, origin, replace)
         if store is not None:
+            _sweep(building)
             return store
 
     def kept() -> str:
@@ -108,6 +110,13 @@ def _publish(building: Path, target: Path) -> None:
     os.replace(building / "store", target)
     sync_directory(target.parent)
     shutil.rmtree(building, ignore_errors=True)
+
+
+def _sweep(building: Path) -> None:
+    """Remove what a prepare left behind that was killed when its store was in place already."""
+    if building.exists():
+        with suppress(ValueError, OSError), locked(building, str(building)):
+            shutil.rmtree(building, ignore_errors=True)
 
 
 def _put_back(building: Path, target: Path) -> None:
