@@ -2,7 +2,8 @@
 
 Tokens are appended to one log per group, with one record per document, in a hidden directory beside the store. How far
 the logs are sound is saved every few seconds: an interrupted prepare goes on from there, and the result is the same.
-Splits are made from the logs at the end (`assemble`), so that changing them does not tokenize again.
+Splits are made from the logs at the end (`assemble`): where that refuses them, others need not tokenize again, unless
+the tokenizer is trained on what is not held out.
 """
 
 from __future__ import annotations
@@ -139,6 +140,7 @@ def _origin(recipe: DataRecipe, entries: Sequence[Input]) -> dict[str, Any]:
             "tokenizer": plain["tokenizer"],
             "cut": plain["cut"],
             "seed": recipe.splits.seed,
+            "held_out": None if recipe.tokenizer.train is None else [recipe.splits.val, recipe.splits.test],
         },
         "inputs": [entry.identity for entry in entries] + stamps,
     }

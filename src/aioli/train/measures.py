@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from aioli.protocol import Segment
-from aioli.train.probes import directional, gradient_of, group_losses, group_sums, token_losses
+from aioli.train.probes import IGNORED, directional, gradient_of, group_losses, group_sums, token_losses
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -142,7 +142,9 @@ def _validation_gradient(engine: Engine, segment: Segment) -> dict[str, torch.Te
     n = sampler.m
     batch = sampler.next(np.full(n, 1.0 / n))
     ids = torch.from_numpy(batch.ids).to(engine.device)
-    labels = ids if batch.mask is None else ids.masked_fill(torch.from_numpy(batch.mask).to(engine.device) == 0, -100)
+    labels = (
+        ids if batch.mask is None else ids.masked_fill(torch.from_numpy(batch.mask).to(engine.device) == 0, IGNORED)
+    )
     weights = np.ones(n) if segment.target_weights is None else segment.target_weights * n
     logits = engine.plain(input_ids=ids).logits
     losses = group_losses(logits, labels, torch.from_numpy(batch.group).to(engine.device), n)
