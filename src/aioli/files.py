@@ -85,7 +85,11 @@ def locked(directory: Path, what: str) -> Iterator[None]:
             if _still_there(directory / "lock", handle):
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
-                yield
+                try:
+                    yield
+                finally:
+                    with suppress(OSError):
+                        os.unlink(directory / "lock")
                 return
         finally:
             os.close(handle)

@@ -7,7 +7,7 @@ keyword arguments. `docs/your-own-method.md` shows how to add one; `registry` fi
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -128,22 +128,39 @@ def regmix_linear(
 
 
 @method("linear dynamic", "L_val × skill graph of m runs", "EGD (window)")
-def skill_it(problem: Problem, *, rounds: int = 10, eta: float = 0.2, window: int = 3) -> Plan:
+def skill_it(
+    problem: Problem,
+    *,
+    rounds: int = 10,
+    eta: float = 0.2,
+    window: int = 3,
+    graph: Sequence[Sequence[float]] | None = None,
+) -> Plan:
     """Skill-It: learn from m one-hot runs how groups help each other, then follow the losses (E12, E13)."""
     egd = EGD(eta, "window", window=window)
+    if graph is not None:
+        given = SkillGraph(tuple(tuple(row) for row in graph))
+        return problem.final(Online(given, egd, min(rounds, problem.steps)))
     steps = problem.extra_steps(problem.m)
     results = yield [problem.static(one_hot, steps) for one_hot in np.eye(problem.m)]
     before, after = (np.stack([getattr(r, name) for r in results]) for name in ("start_loss", "val_loss"))
-    graph = SkillGraph(SkillGraph.learn(before, after))
-    return problem.final(Online(graph, egd, min(rounds, problem.steps)))
+    learned = SkillGraph(SkillGraph.learn(before, after))
+    return problem.final(Online(learned, egd, min(rounds, problem.steps)))
 
 
 @method("linear dynamic, diagonal A", "excess loss over a reference", "EGD, then its mean")
 def doremi(
-    problem: Problem, *, eta: float = 0.01, smoothing: float = 1e-3, clip: Literal["group", "token"] = "group"
+    problem: Problem,
+    *,
+    eta: float = 0.01,
+    smoothing: float = 1e-3,
+    clip: Literal["group", "token"] = "group",
+    proxy: bool = False,
 ) -> Plan:
     """DoReMi: a proxy run weights the groups it lags behind a reference in; its mean mixture is used (E14-E16)."""
     rules = Online(ExcessLoss(clip), EGD(eta, smoothing=smoothing), "every step")
+    if proxy:
+        return problem.final(rules)
     steps = problem.extra_steps(2)
     reference = problem.static(uniform(problem.m), steps)
     yield [reference]
@@ -159,9 +176,12 @@ def doge(
     smoothing: float = 0.0,
     rule: Literal["paper", "normalised"] = "paper",
     r: float | None = None,
+    proxy: bool = False,
 ) -> Plan:
     """DoGE: a proxy run follows the gradients; its mean mixture is used (E17, E18)."""
     rules = Online(GradientInner(rule, r), EGD(eta, smoothing=smoothing), "every step")
+    if proxy:
+        return problem.final(rules)
     results = yield [problem.run(rules, problem.extra_steps(1))]
     return problem.final_static(results[0].mean_proportions)
 

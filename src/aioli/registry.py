@@ -155,7 +155,7 @@ def _words(wanted: Any) -> str:
         return " or ".join(dict.fromkeys(_words(option) for option in options))
     names = {bool: "true or false", int: "a whole number", float: "a number", NoneType: "none"}
     if get_origin(wanted) is Sequence:
-        return "a list of numbers"
+        return "a list of lists of numbers" if get_origin(options[0]) is Sequence else "a list of numbers"
     return names.get(wanted, "a dict by name")
 
 
@@ -205,9 +205,12 @@ class Method:
             policy = run.policy()
             policy.groups = labels
             return policy
+        shortcuts = {"proxy": "set proxy=true to train its proxy run alone", "graph": "give the graph it would learn"}
+        found = [words for key, words in shortcuts.items() if self.base is None and key in settings_of(self.name)]
+        remedy = found[0] if found else "run its plan first"
         raise ValueError(
             f"{self.name} needs extra runs before the final one ({len(stage)} in its first stage), so it cannot drive "
-            "a loop by itself; run its plan first, or use a method without extra runs such as aioli"
+            f"a loop by itself; {remedy}, or use a method without extra runs such as aioli"
         )
 
 
@@ -274,6 +277,7 @@ MEANINGS: dict[str, str] = {
     "fit": "solve with the realised proportions, or with the requested ones",
     "floor": "smallest preference of a group",
     "floors": "smallest share of each group: a list, or a dict by name",
+    "graph": "the skill graph, where it is known: for each target, how much every group helps; no extra runs",
     "gamma": "weight of the past in a moving average; None: updates accumulate",
     "huber": "residual beyond which errors count linearly, in units of the loss; None: from the data",
     "k": "sweeps per group and round; None: 4 for up to 3 groups, else 2",
@@ -281,6 +285,7 @@ MEANINGS: dict[str, str] = {
     "order": "order of the sweep's intervals: shuffle (the paper), blocks, mirrored (cancels drift)",
     "p_init": "mixture to start with, for S_init steps",
     "prior": "preference before anything is known: uniform or natural",
+    "proxy": "only the proxy run itself, whose mixture moves at every step; its mean is what the method recommends",
     "r": "share of the batch taken from validation data; None: the paper's",
     "ridge": "made-up runs per group that saw the average loss: a pull towards 'it does not matter'",
     "rounds": "T: how often the mixture is updated; None: 20, fewer where rounds would be too short",

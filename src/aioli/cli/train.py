@@ -7,6 +7,7 @@ import json
 import shlex
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train, or explain the recipe."""
+    stop, stopped = threading.Event(), set[int]()
+
+    def asked(number: int, frame: object) -> None:
+        stopped.add(number)
+        stop.set()
+
+    if not options.help_recipe and threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, asked)  # before the long imports: from here on a run saves itself first
     from aioli.recipe import build, describe, override, read
     from aioli.train import Run, StoppedError, TrainRecipe
 
@@ -60,26 +70,30 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("where to? Give a directory for the run with -o")
     recipe = build(TrainRecipe, override(plain, settings, TrainRecipe), where)
     live = Live(options.quiet or options.json)
-    job = Run(recipe, options.out, live)
-    stopped: list[int] = []
-
-    def stop(number: int, frame: object) -> None:
-        stopped.append(number)
-        job.stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    job = Run(recipe, options.out, live, stop)
     try:
         result = job.train()
     except StoppedError:
         live.bar.clear()
-        command = shlex.join(["aioli", *sys.argv[1:]])
-        print(f"stopped at step {job.engine.step}; go on with: {command}", file=sys.stderr)
-        return 130 if stopped[0] == signal.SIGINT else 0
+        if job.accelerator.is_main_process:
+            print(f"stopped at step {job.engine.step}; go on with: {_again(job)}", file=sys.stderr)
+        return 130 if signal.SIGINT in stopped else 0
+    except ValueError:
+        if job.accelerator.is_main_process:
+            raise
+        return 2  # the first process says why
     finally:
         live.bar.clear()
-    print(json.dumps(result, indent=2, ensure_ascii=False) if options.json else render(result))
+    if job.accelerator.is_main_process:
+        print(json.dumps(result, indent=2, ensure_ascii=False) if options.json else render(result))
     return 0
+
+
+def _again(job: Run) -> str:
+    """The command that resumes a run."""
+    if job.accelerator.num_processes > 1:
+        return "the same command"
+    return shlex.join(["aioli", *sys.argv[1:]])
 
 
 class Live:

@@ -17,7 +17,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_state_dict,
+)
 
 from aioli.data.store import sha256_of
 from aioli.files import read_json, sync_directory, write_json
@@ -35,7 +40,7 @@ def save(run: Path, engine: Engine, state: Mapping[str, Any], keep: int) -> None
     if not engine.accelerator.is_main_process:
         return
     tensors = {f"{name}/{part}": value for name, parts in optimizer["state"].items() for part, value in parts.items()}
-    tensors["rng"] = torch.get_rng_state()
+    tensors |= _random_states(engine.device)
     folder = run / FOLDER
     folder.mkdir(exist_ok=True)
     name = f"step-{engine.step:09d}"
@@ -55,6 +60,22 @@ def save(run: Path, engine: Engine, state: Mapping[str, Any], keep: int) -> None
     sync_directory(folder)
     for old in sorted(folder.glob("step-*"))[:-keep]:
         shutil.rmtree(old)
+
+
+def _generators(device: torch.device) -> dict[str, Any]:
+    """Whose random state belongs to a run: the CPU's, and that of the device it is trained on."""
+    found: dict[str, Any] = {"rng": torch}
+    return found if device.type == "cpu" else {**found, "device_rng": torch.get_device_module(device)}
+
+
+def _random_states(device: torch.device) -> dict[str, torch.Tensor]:
+    return {name: generator.get_rng_state() for name, generator in _generators(device).items()}
+
+
+def full_weights(engine: Engine) -> dict[str, torch.Tensor]:
+    """The parameters, whole and on the CPU; all ranks call it."""
+    found: dict[str, Any] = get_model_state_dict(engine.model, options=_FULL)
+    return found
 
 
 def _distinct(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -87,8 +108,9 @@ def load(path: Path, engine: Engine) -> dict[str, Any]:
         model, tensors = (load_file(path / file) for file in FILES)
     except SafetensorError as error:
         raise ValueError(f"{path} cannot be read ({error}); remove it to go on from the one before it") from None
-    torch.set_rng_state(tensors.pop("rng"))
-    _, current = get_state_dict(engine.model, engine.optimizer.optimizer, options=_FULL)
+    for name, generator in _generators(engine.device).items():
+        generator.set_rng_state(tensors.pop(name))
+    _, current = get_state_dict(engine.model, engine.optimizer.optimizer)
     optimizer: dict[str, Any] = {"state": {}, "param_groups": current["param_groups"]}
     weights: dict[str, Any] = dict(model)
     for key, value in tensors.items():

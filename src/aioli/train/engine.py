@@ -3,12 +3,14 @@
     Segment → batches of the sampler → forward, backward, AdamW step → … → probes → Observation
 
 A trainer of the protocol. One optimizer step takes one global batch of the sampler, this rank's slice in
-`accumulate` parts. Everything that decides what follows is in `state()` and the parameters: an engine that is
-loaded in the middle of a segment goes on to the same bits.
+`accumulate` parts; losses are means over the tokens of the global batch, however it is split. Everything that decides
+what follows is in `state_dict()` and the parameters: an engine that is loaded in the middle of a segment goes on to
+the same bits.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,13 +19,14 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DistributedType
 
 from aioli.data.sampler import Batch, MixtureSampler
 from aioli.protocol import Observation, Segment
 from aioli.simplex import uniform
 from aioli.train.measures import Measures
 from aioli.train.optimizer import Schedule, adamw
-from aioli.train.probes import IGNORED, Validation, group_losses
+from aioli.train.probes import IGNORED, Validation, group_losses, group_sums, on_device, token_losses
 
 Tensor = torch.Tensor
 
@@ -40,6 +43,10 @@ class Settings:
     """Largest norm of the gradient; 0: any."""
     accumulate: int = 1
     """Parts in which each batch is computed."""
+    compile: bool = False
+    """Use torch.compile."""
+    matrix: bool = False
+    """Observe inner products of gradients for every target, one pass for each, instead of their sum in one pass."""
 
 
 class DivergedError(ValueError):
@@ -70,11 +77,17 @@ class Engine:
                 f"a batch of {sampler.batch // sampler.world} cannot be split into {settings.accumulate} parts"
             )
         self.plain = model
+        """The model itself, for probes."""
         optimizer = adamw(model, settings.schedule.peak, settings.betas, settings.eps, settings.decay)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        """The model as accelerate has wrapped it."""
+        self.forward: Callable[..., Any] = torch.compile(self.model) if settings.compile else self.model
+        self.world: int = self.accelerator.num_processes
         self.reference = None if reference is None else reference.to(self.device).eval().requires_grad_(False)
         self.val_sampler = val_sampler
         self.step, self.loss = 0, float("nan")
+        self.seconds = {"train": 0.0, "probe": 0.0}
+        """Time spent so far, in segments that are over."""
         self.segment: Segment | None = None
         """The segment that is being trained."""
         self.measures: Measures | None = None
@@ -94,7 +107,9 @@ class Engine:
         """What it can observe."""
         kinds = {"val_loss", "train_loss", "lr"}
         kinds |= {"excess_loss", "token_excess_loss"} if self.reference is not None else set()
-        return frozenset(kinds | ({"grad_inner", "grad_norm"} if self.val_sampler is not None else set()))
+        sharded = self.accelerator.distributed_type == DistributedType.FSDP
+        gradients = self.val_sampler is not None and not sharded  # forward mode needs whole parameters
+        return frozenset(kinds | ({"grad_inner", "grad_norm"} if gradients else set()))
 
     @property
     def begun(self) -> int:
@@ -118,6 +133,8 @@ class Engine:
             values = self._look(segment, measures)
         tokens = (self.sampler.drawn - np.array(measures.drawn)) * self.sampler.context
         self.segment, self.measures, self.finished = None, None, measures
+        self.seconds["train"] += measures.train_seconds
+        self.seconds["probe"] += measures.probe_seconds
         return Observation(tokens, **values)
 
     def _train(self, batch: Batch, segment: Segment, measures: Measures) -> None:
@@ -126,40 +143,60 @@ class Engine:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         parts = self._parts(batch)
-        if {"grad_inner", "grad_norm"} & segment.observe:
+        gradients = bool({"grad_inner", "grad_norm"} & segment.observe)
+        counts = self._counts(parts) if gradients or self._must_count(batch, parts, segment) else None
+        if gradients:
+            assert counts is not None
             with measures.probing():
-                measures.add_gradients(self, parts, segment)
+                measures.add_gradients(self, parts, counts, segment)
         with measures.training():
             total = 0.0
             for k, part in enumerate(parts):
                 last = k == len(parts) - 1
                 with nullcontext() if last else self.accelerator.no_sync(self.model):
-                    total += self._forward_backward(part, segment, measures) / len(parts)
+                    total += self._forward_backward(part, counts, segment, measures)
+            if self.world > 1:
+                total = float(self.accelerator.reduce(torch.tensor(total, device=self.device), "mean"))
             self._update(total, parts)
         measures.steps, measures.loss = measures.steps + 1, measures.loss + total
         self.step, self.loss = self.step + 1, total
 
     def _parts(self, batch: Batch) -> list[dict[str, Tensor]]:
         """This rank's samples on its device, in as many parts as gradients are accumulated over."""
-        ids = torch.from_numpy(batch.ids).to(self.device, non_blocking=True)
-        labels = ids
-        if batch.mask is not None:
-            labels = ids.masked_fill(torch.from_numpy(batch.mask).to(self.device) == 0, IGNORED)
-        group = torch.from_numpy(batch.group).to(self.device)
-        pieces = zip(*(t.chunk(self.settings.accumulate) for t in (ids, labels, group)), strict=True)
-        return [dict(zip(("ids", "labels", "group"), piece, strict=True)) for piece in pieces]
+        tensors = on_device(batch, self.device)
+        pieces = zip(*(tensor.chunk(self.settings.accumulate) for tensor in tensors.values()), strict=True)
+        return [dict(zip(tensors, piece, strict=True)) for piece in pieces]
 
-    def _forward_backward(self, part: Mapping[str, Tensor], segment: Segment, measures: Measures) -> float:
-        """Gradients of one part; by the model's own loss, or by the groups' losses weighted with their shares."""
-        m = self.sampler.m
+    def _must_count(self, batch: Batch, parts: list[dict[str, Tensor]], segment: Segment) -> bool:
+        """Whether the model's own mean would not be the mean over the tokens of the global batch."""
         if segment.weighting == "loss":
-            logits = self.model(input_ids=part["ids"]).logits
-            weights = torch.tensor(segment.proportions.tolist(), dtype=torch.float32, device=self.device)
-            loss = (weights * group_losses(logits, part["labels"], part["group"], m)).sum()
+            return True
+        if batch.mask is None:
+            return False
+        return len(parts) > 1 or self.world > 1 or not bool((parts[0]["labels"][:, 1:] != IGNORED).any())
+
+    def _counts(self, parts: list[dict[str, Tensor]]) -> Tensor:
+        """Tokens with loss of each group in the global batch."""
+        found = torch.zeros(self.sampler.m, device=self.device)
+        for part in parts:
+            found.index_add_(0, part["group"], (part["labels"][:, 1:] != IGNORED).sum(1).float())
+        total: Tensor = self.accelerator.reduce(found, "sum") if self.world > 1 else found
+        return total
+
+    def _forward_backward(
+        self, part: Mapping[str, Tensor], counts: Tensor | None, segment: Segment, measures: Measures
+    ) -> float:
+        """Gradients of one part: of the mean over tokens, or of the groups' means weighted with their shares."""
+        if counts is None:
+            found = self.forward(input_ids=part["ids"], labels=part["labels"])
+            loss, logits = found.loss / self.settings.accumulate, found.logits
         else:
-            found = self.model(input_ids=part["ids"], labels=part["labels"])
-            loss, logits = found.loss, found.logits
-        self.accelerator.backward(loss / self.settings.accumulate)
+            logits = self.forward(input_ids=part["ids"]).logits
+            sums, _ = group_sums(*token_losses(logits, part["labels"]), part["group"], self.sampler.m)
+            weights = torch.tensor(segment.proportions.tolist(), dtype=torch.float32, device=self.device)
+            shares = weights / counts.clamp(min=1) if segment.weighting == "loss" else 1 / counts.sum().clamp(min=1)
+            loss = (shares * sums).sum() * self.world  # ranks are averaged
+        self.accelerator.backward(loss)
         reference = self.reference if {"excess_loss", "token_excess_loss"} & segment.observe else None
         if reference is not None or "train_loss" in segment.observe:
             measures.add_losses(logits.detach(), part, reference)
@@ -168,24 +205,24 @@ class Engine:
     def _update(self, loss: float, parts: list[dict[str, Tensor]]) -> None:
         """Clip and step; a loss or gradient that is not finite stops the run before the weights are touched."""
         norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.settings.clip or float("inf"))
-        if not (np.isfinite(loss) and (norm is None or bool(torch.isfinite(norm)))):
+        if not (math.isfinite(loss) and (norm is None or math.isfinite(float(norm)))):
             raise DivergedError(self._diagnosis(loss, parts))
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     def _diagnosis(self, loss: float, parts: list[dict[str, Tensor]]) -> str:
         """Which groups the trouble comes from."""
+        bad = torch.zeros(self.sampler.m, device=self.device)
         with torch.no_grad():
-            found = [
-                group_losses(self.plain(input_ids=part["ids"]).logits, part["labels"], part["group"], self.sampler.m)
-                for part in parts
-            ]
-        bad = ~torch.isfinite(torch.stack(found)).all(0)
-        names = [name for name, is_bad in zip(self.sampler.groups, bad.tolist(), strict=True) if is_bad]
-        what = f"the loss is {loss}" if not np.isfinite(loss) else f"the gradient is not finite (loss {loss:.4g})"
-        return (
-            f"step {self.step}: {what}{' in group ' + ', '.join(names) if names else ''}; lower train.lr or train.clip"
-        )
+            for part in parts:
+                losses = group_losses(
+                    self.model(input_ids=part["ids"]).logits, part["labels"], part["group"], self.sampler.m
+                )
+                bad += (~torch.isfinite(losses)).float()
+        bad = self.accelerator.reduce(bad, "sum")
+        names = [name for name, count in zip(self.sampler.groups, bad.tolist(), strict=True) if count]
+        what = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient is not finite (loss {loss:.4g})"
+        return f"step {self.step}: {what}{' in group ' + ', '.join(names) if names else ''}"
 
     # ------------------------------------------------------------------ observations
 
@@ -200,13 +237,12 @@ class Engine:
 
     def val_losses(self, validation: Validation) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Mean loss of each target; every rank looks at its share."""
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        mine = validation if world == 1 else validation.part(rank, world)
-        sums, counts = mine.losses(self.plain, self.model)
+        mine = validation if self.world == 1 else validation.part(self.accelerator.process_index, self.world)
+        sums, counts = mine.losses(self.model, self.forward)
         both = self.accelerator.reduce(torch.stack([sums, counts]), "sum").cpu().numpy()
         found: np.ndarray[Any, np.dtype[np.float64]] = both[0] / both[1]
         if not np.isfinite(found).all():
-            raise DivergedError(f"step {self.step}: the validation loss is {found.tolist()}; the run has diverged")
+            raise DivergedError(f"step {self.step}: the validation loss is {found.tolist()}")
         return found
 
     # ------------------------------------------------------------------ state
@@ -215,7 +251,8 @@ class Engine:
         """Everything but the parameters and the optimizer, as plain JSON."""
         return {
             "step": self.step,
-            "loss": self.loss,
+            "loss": self.loss if math.isfinite(self.loss) else None,
+            "seconds": self.seconds,
             "sampler": self.sampler.state_dict(),
             "val_sampler": None if self.val_sampler is None else self.val_sampler.state_dict(),
             "measures": None if self.measures is None else self.measures.state_dict(),
@@ -223,7 +260,8 @@ class Engine:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state_dict`, also in the middle of a segment."""
-        self.step, self.loss = int(state["step"]), float(state["loss"])
+        self.step, self.seconds = int(state["step"]), dict(state["seconds"])
+        self.loss = float("nan") if state["loss"] is None else float(state["loss"])
         self.sampler.load_state_dict(state["sampler"])
         if self.val_sampler is not None:
             self.val_sampler.load_state_dict(state["val_sampler"])

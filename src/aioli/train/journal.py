@@ -66,3 +66,18 @@ def read(path: Path, begin: int = 0) -> Iterator[dict[str, Any]]:
             except ValueError:
                 raise ValueError(f"{path}, line {number} is not JSON; the journal is damaged") from None
             yield found
+
+
+def mean_proportions(path: Path) -> list[float]:
+    """The mean over all steps of the mixture that was asked for."""
+    total: list[float] = []
+    steps = 0
+    for line in read(path):
+        if line["kind"] == "segment":
+            taken = line["end"] - line["begin"]
+            total = [
+                a + taken * p
+                for a, p in zip(total or [0.0] * len(line["proportions"]), line["proportions"], strict=True)
+            ]
+            steps += taken
+    return [value / steps for value in total]

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from aioli.protocol import Segment
-from aioli.train.probes import IGNORED, directional, gradient_of, group_losses, group_sums, token_losses
+from aioli.train.probes import IGNORED, directional, gradient_of, group_losses, group_sums, on_device, token_losses
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -78,26 +78,27 @@ class Measures:
                 self.sums[kind] = self.sums.get(kind, np.zeros(self.m)) + sums.cpu().numpy()
             self.tokens = self.tokens + tokens.cpu().numpy()
 
-    def add_gradients(self, engine: Engine, parts: list[dict[str, torch.Tensor]], segment: Segment) -> None:
+    def add_gradients(
+        self, engine: Engine, parts: list[dict[str, torch.Tensor]], counts: torch.Tensor, segment: Segment
+    ) -> None:
         """Inner products of validation and training gradients at the weights before the step."""
-        direction = _validation_gradient(engine, segment)
-        inner = np.zeros(self.m)
-        tokens = np.zeros(self.m)
-        for part in parts:
-            here = torch.bincount(part["group"], minlength=self.m).double()
-            slopes = directional(engine.plain, direction, part["ids"], part["labels"], part["group"], self.m)
-            inner += (slopes.double() * here).cpu().numpy()
-            tokens += here.cpu().numpy()
-        both = engine.accelerator.reduce(torch.from_numpy(np.stack([inner, tokens])).to(engine.device), "sum")
-        inner, tokens = both.cpu().numpy()
-        present = tokens > 0
-        self._add("grad_inner", np.where(present, inner / np.maximum(tokens, 1), 0.0))
+        rows = []
+        for direction in _validation_gradients(engine, segment):
+            row = torch.zeros(self.m, device=engine.device)
+            for part in parts:
+                row += directional(engine.plain, direction, part["ids"], part["labels"], part["group"], self.m, counts)
+            rows.append(row)
+        found = engine.accelerator.reduce(torch.stack(rows), "sum").cpu().double().numpy()
+        self._add("grad_inner", found if engine.settings.matrix else found[0])
         if "grad_norm" in segment.observe:
-            self._add("grad_norm", _norms(engine, parts, self.m))
-        self.seen = self.seen + present
+            self._add("grad_norm", _norms(engine, parts, counts))
+        present = torch.zeros(self.m, device=engine.device)
+        for part in parts:
+            present += torch.bincount(part["group"], minlength=self.m)
+        self.seen = self.seen + (engine.accelerator.reduce(present, "sum") > 0).double().cpu().numpy()
 
     def _add(self, kind: str, values: Array) -> None:
-        self.gradients[kind] = self.gradients.get(kind, np.zeros(self.m)) + values
+        self.gradients[kind] = self.gradients.get(kind, np.zeros_like(values)) + values
 
     def values(self, segment: Segment, accelerator: Accelerator) -> dict[str, Array]:
         """Means over the segment and over all ranks; NaN where a group was absent."""
@@ -135,35 +136,35 @@ class Measures:
         return cls(m, **{**state, **arrays, "tokens": np.array(state["tokens"]), "seen": np.array(state["seen"])})
 
 
-def _validation_gradient(engine: Engine, segment: Segment) -> dict[str, torch.Tensor]:
-    """Σ_i w_i ∇L_val,i on a fresh batch of validation data, the same on all ranks."""
+def _validation_gradients(engine: Engine, segment: Segment) -> Iterator[dict[str, torch.Tensor]]:
+    """Σ_i w_i ∇L_val,i on a fresh batch of validation data, or each target's own; the same on all ranks."""
     sampler = engine.val_sampler
     assert sampler is not None
-    n = sampler.m
-    batch = sampler.next(np.full(n, 1.0 / n))
-    ids = torch.from_numpy(batch.ids).to(engine.device)
-    labels = (
-        ids if batch.mask is None else ids.masked_fill(torch.from_numpy(batch.mask).to(engine.device) == 0, IGNORED)
-    )
+    n, mine = sampler.m, slice(engine.accelerator.process_index, None, engine.world)
+    whole = on_device(sampler.next(np.full(n, 1.0 / n)), engine.device)
+    counts = torch.zeros(n, device=engine.device)
+    counts.index_add_(0, whole["group"], (whole["labels"][:, 1:] != IGNORED).sum(1).float())
+    ids, labels, target = (tensor[mine] for tensor in whole.values())
     weights = np.ones(n) if segment.target_weights is None else segment.target_weights * n
-    logits = engine.plain(input_ids=ids).logits
-    losses = group_losses(logits, labels, torch.from_numpy(batch.group).to(engine.device), n)
-    return gradient_of(
-        engine.plain, (torch.tensor(weights.tolist(), dtype=losses.dtype, device=engine.device) * losses).sum()
-    )
+    wanted = np.eye(n) if engine.settings.matrix else weights[None]
+    losses = group_losses(engine.plain(input_ids=ids).logits, labels, target, n, counts)
+    for k, row in enumerate(wanted):
+        chosen = torch.tensor(row.tolist(), dtype=losses.dtype, device=engine.device)
+        found = gradient_of(engine.plain, (chosen * losses).sum(), keep=k < len(wanted) - 1)
+        yield engine.accelerator.reduce(found, "sum") if engine.world > 1 else found
 
 
-def _norms(engine: Engine, parts: list[dict[str, torch.Tensor]], m: int) -> Array:
+def _norms(engine: Engine, parts: list[dict[str, torch.Tensor]], counts: torch.Tensor) -> Array:
     """Norm of each group's training gradient: one backward pass for each."""
+    m = len(counts)
     found = np.zeros(m)
     for j in range(m):
-        total = None
+        total = torch.zeros(sum(p.numel() for p in engine.plain.parameters() if p.requires_grad), device=engine.device)
         for part in parts:
             chosen = part["group"] == j
             if bool(chosen.any()):
-                logits = engine.plain(input_ids=part["ids"][chosen]).logits
-                loss = group_losses(logits, part["labels"][chosen], part["group"][chosen], m)[j]
-                flat = torch.cat([g.flatten() for g in gradient_of(engine.plain, loss).values()])
-                total = flat if total is None else total + flat
-        found[j] = 0.0 if total is None else float(total.norm())
+                ids, labels, group = (tensor[chosen] for tensor in part.values())
+                loss = group_losses(engine.plain(input_ids=ids).logits, labels, group, m, counts)[j]
+                total += torch.cat([g.flatten() for g in gradient_of(engine.plain, loss).values()])
+        found[j] = float(engine.accelerator.reduce(total, "sum").norm())
     return found

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GPTNeoXConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from aioli.files import new_directory, sync_directory, sync_tree
 
 PYTHIA_VOCABULARY = 50304
 _CAUSAL: Any = AutoModelForCausalLM
@@ -79,8 +86,34 @@ def build_model(
 
 def load_model(folder: str) -> PreTrainedModel:
     """A model that a run has kept."""
-    found: PreTrainedModel = _CAUSAL.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    with _without_bars():
+        found: PreTrainedModel = _CAUSAL.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     return found
+
+
+def save_model(model: Any, weights: Mapping[str, torch.Tensor], folder: Path) -> None:
+    """Keep a model, with these weights, in the form that transformers loads; complete or not there at all."""
+    building = new_directory(folder)
+    with _without_bars():
+        model.save_pretrained(building, state_dict=weights)
+    sync_tree(building)
+    if folder.exists():
+        shutil.rmtree(folder)
+    os.replace(building, folder)
+    sync_directory(folder.parent)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Without the progress bars of transformers, which would run through ours."""
+    logging: Any = transformers_logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _named(name: str, revision: str, scratch: bool, changes: dict[str, Any]) -> Any:
@@ -88,7 +121,8 @@ def _named(name: str, revision: str, scratch: bool, changes: dict[str, Any]) -> 
         if scratch:
             config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False, **changes)
             return _CAUSAL.from_config(config)
-        return _CAUSAL.from_pretrained(name, revision=revision, trust_remote_code=False, **changes)
+        with _without_bars():
+            return _CAUSAL.from_pretrained(name, revision=revision, trust_remote_code=False, **changes)
     except (OSError, ValueError, KeyError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(

@@ -15,8 +15,19 @@ import torch.nn.functional as F
 from torch.func import functional_call, jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from aioli.data.sampler import Batch
+
 Tensor = torch.Tensor
 IGNORED = -100
+
+
+def on_device(batch: Batch, device: torch.device) -> dict[str, Tensor]:
+    """A batch of the sampler as tensors: ids, labels (tokens without loss are ignored), and the group of each."""
+    ids = torch.from_numpy(batch.ids).to(device, non_blocking=True)
+    labels = ids
+    if batch.mask is not None:
+        labels = ids.masked_fill(torch.from_numpy(batch.mask).to(device) == 0, IGNORED)
+    return {"ids": ids, "labels": labels, "group": torch.from_numpy(batch.group).to(device)}
 
 
 def token_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -35,10 +46,13 @@ def group_sums(values: Tensor, counted: Tensor, group: Tensor, groups: int) -> t
     return sums, zeros.index_add(0, group, counted.sum(1).to(values.dtype))
 
 
-def group_losses(logits: Tensor, labels: Tensor, group: Tensor, groups: int) -> Tensor:
-    """Mean loss of each group; 0 for a group that is absent, so that it can be weighted and differentiated."""
-    sums, tokens = group_sums(*token_losses(logits, labels), group, groups)
-    return sums / tokens.clamp(min=1)
+def group_losses(logits: Tensor, labels: Tensor, group: Tensor, groups: int, tokens: Tensor | None = None) -> Tensor:
+    """Mean loss of each group; 0 for a group that is absent, so that it can be weighted and differentiated.
+
+    `tokens`: divide by these instead, where the sequences are a part of a larger batch.
+    """
+    sums, here = group_sums(*token_losses(logits, labels), group, groups)
+    return sums / (here if tokens is None else tokens).clamp(min=1)
 
 
 @dataclass
@@ -84,15 +98,24 @@ class Validation:
         return sums, counts
 
 
-def gradient_of(model: torch.nn.Module, loss: Tensor) -> dict[str, Tensor]:
-    """The gradient of a loss by parameter, without touching the gradients that are being gathered."""
+def gradient_of(model: torch.nn.Module, loss: Tensor, keep: bool = False) -> dict[str, Tensor]:
+    """The gradient of a loss by parameter, without touching the gradients that are being gathered.
+
+    `keep` the graph for another one.
+    """
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    found = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+    found = torch.autograd.grad(loss, list(named.values()), allow_unused=True, retain_graph=keep)
     return {name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(named.items(), found, strict=True)}
 
 
 def directional(
-    model: torch.nn.Module, direction: Mapping[str, Tensor], ids: Tensor, labels: Tensor, group: Tensor, groups: int
+    model: torch.nn.Module,
+    direction: Mapping[str, Tensor],
+    ids: Tensor,
+    labels: Tensor,
+    group: Tensor,
+    groups: int,
+    tokens: Tensor | None = None,
 ) -> Tensor:
     """⟨direction, ∇L_j⟩ of every group's training loss L_j, all in one forward-mode pass: (groups,).
 
@@ -102,7 +125,7 @@ def directional(
 
     def losses(parameters: dict[str, Tensor]) -> Tensor:
         logits = functional_call(model, parameters, kwargs={"input_ids": ids}).logits
-        return group_losses(logits, labels, group, groups)
+        return group_losses(logits, labels, group, groups, tokens)
 
     with sdpa_kernel(SDPBackend.MATH):
         found: Tensor = jvp(losses, (values,), ({name: direction[name] for name in values},))[1].detach()

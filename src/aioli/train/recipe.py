@@ -6,6 +6,9 @@ from typing import Any, ClassVar, Literal
 
 from aioli.recipe import Field, Section, field_validator, model_validator
 
+RECIPE, RESULT, MODEL = "recipe.yaml", "result.json", "model"
+"""What is in the directory of a run, besides its journal and checkpoints."""
+
 
 class DataChoice(Section):
     """Which tokens; a plain string is a store."""
@@ -85,6 +88,8 @@ class ValChoice(Section):
     """Tokens of all targets in each look; left out: as many as keep looking within 5% of the training compute."""
     batch: int = Field(default=64, ge=1)
     """Sequences in one forward pass."""
+    gradients: Literal["sum", "matrix"] = "sum"
+    """Inner products of gradients (DoGE): summed over the targets in one pass, or for each target, n passes."""
 
 
 class CheckpointChoice(Section):

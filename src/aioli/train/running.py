@@ -9,32 +9,29 @@ checkpoints, and at the end judges the model on all validation and test data.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import yaml
-from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
 
 from aioli import __version__
 from aioli.config import to_plain
-from aioli.data.sampler import MixtureSampler
 from aioli.data.store import TokenStore
 from aioli.files import explained, locked, read_json, write_json
-from aioli.policies import RulePolicy
 from aioli.protocol import Observation, Segment, check_supported
-from aioli.registry import create
-from aioli.train import checkpoint
-from aioli.train.engine import Engine, Settings
-from aioli.train.journal import NAME, Journal
-from aioli.train.models import build_model, load_model
-from aioli.train.optimizer import Schedule
-from aioli.train.recipe import TrainRecipe
-from aioli.train.validation import budget, subset
+from aioli.train import checkpoint, journal
+from aioli.train.building import build_accelerator, build_engine, build_policy, groups_and_targets
+from aioli.train.engine import DivergedError, Engine
+from aioli.train.journal import Journal
+from aioli.train.models import save_model
+from aioli.train.recipe import MODEL, RECIPE, RESULT, TrainRecipe
+from aioli.train.validation import subset
 
-RECIPE, RESULT = "recipe.yaml", "result.json"
 Report = Callable[["Run"], None]
 
 
@@ -42,97 +39,33 @@ class StoppedError(Exception):
     """The run was asked to stop, and has saved itself."""
 
 
-def groups_and_targets(store: TokenStore, recipe: TrainRecipe) -> tuple[list[str], list[str]]:
-    """What is trained on and what is validated on."""
-    sizes = dict(zip(store.groups, store.sequences("train").tolist(), strict=True))
-    chosen = recipe.data.groups or [g for g in store.groups if sizes[g] > 0 and g not in recipe.data.targets]
-    targets = recipe.data.targets or chosen
-    for kind, names in (("data.groups", chosen), ("data.targets", targets)):
-        unknown = [name for name in names if name not in store.groups]
-        if unknown:
-            raise ValueError(f"{kind} names {unknown[0]!r}, but {store.path} has {', '.join(store.groups)}")
-    if "val" not in store.parts:
-        raise ValueError(f"{store.path} has no validation split; prepare it with splits.val above 0")
-    return list(chosen), list(targets)
-
-
 class Run:
     """A run that is being trained."""
 
-    def __init__(self, recipe: TrainRecipe, path: str | Path, report: Report | None = None) -> None:
+    def __init__(
+        self,
+        recipe: TrainRecipe,
+        path: str | Path,
+        report: Report | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
         self.recipe, self.path, self.report = recipe, Path(path), report
-        self.stop = threading.Event()
+        self.stop = threading.Event() if stop is None else stop
         """Set it to have the run save itself and stop after the current step."""
         if recipe.train.threads:
             torch.set_num_threads(recipe.train.threads)
         self.store = TokenStore(recipe.data.store)
         self.groups, self.targets = groups_and_targets(self.store, recipe)
-        precision = _precision(recipe.train.precision)
-        self.accelerator = Accelerator(
-            mixed_precision=precision, log_with=recipe.trackers or None, project_dir=str(path)
+        self.accelerator = build_accelerator(recipe, self.path)
+        self.policy = build_policy(recipe, self.store, self.groups, self.targets)
+        self.engine = build_engine(
+            recipe, self.store, self.groups, self.targets, self.policy, self.accelerator, self._stepped
         )
-        self.policy = self._policy()
-        self.engine = self._engine()
         check_supported(self.policy, self.engine.supports, self.engine.weightings)
         self.segment: Segment | None = None
+        self.journal: Journal | None = None
+        """On the first rank, which alone writes."""
         self.saved = 0
-
-    # ------------------------------------------------------------------ building
-
-    def _policy(self) -> RulePolicy:
-        method = self.recipe.method
-        sizes = dict(zip(self.store.groups, self.store.sequences("train").tolist(), strict=True))
-        targets = None if self.targets == self.groups else self.targets
-        made = create(method.name, **method.settings)
-        found = made.policy(
-            groups=self.groups,
-            steps=self.recipe.train.steps,
-            targets=targets,
-            sizes=[sizes[g] for g in self.groups],
-            seed=self.recipe.seed,
-        )
-        return found
-
-    def _engine(self) -> Engine:
-        recipe, store = self.recipe, self.store
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        sampler = MixtureSampler(
-            store,
-            recipe.train.batch,
-            recipe.seed,
-            groups=self.groups,
-            on_exhausted=recipe.data.on_exhausted,
-            max_epochs=recipe.data.max_epochs,
-            rank=rank,
-            world=world,
-        )
-        n, tokens = len(self.targets), recipe.train.batch * store.context
-        wanted = recipe.val.tokens
-        each = (
-            budget(self.policy, recipe.train.steps, tokens, store.context, n)
-            if wanted is None
-            else max(1, wanted // (n * store.context))
-        )
-        validation = subset(store, self.targets, "val", each, recipe.seed, recipe.val.batch)
-        model = build_model(
-            recipe.model.preset,
-            recipe.model.name,
-            vocabulary=store.vocabulary,
-            context=store.context,
-            seed=recipe.seed,
-            revision=recipe.model.revision,
-            scratch=recipe.model.scratch,
-            overrides=recipe.model.config,
-        )
-        val_sampler = None
-        if {"grad_inner", "grad_norm"} & self.policy.needs:
-            val_sampler = MixtureSampler(store, max(n, recipe.train.batch // 2), recipe.seed, "val", self.targets)
-        reference = _reference(recipe.method.reference) if recipe.method.reference else None
-        if recipe.train.compile:
-            model.compile()
-        return Engine(
-            model, sampler, validation, _settings(recipe), self.accelerator, reference, val_sampler, self._stepped
-        )
 
     # ------------------------------------------------------------------ running
 
@@ -140,32 +73,60 @@ class Run:
         """Train to the end, from the last checkpoint if there is one; returns the result."""
         if (done := read_json(self.path / RESULT)) is not None:
             return dict(done)
-        self.path.mkdir(parents=True, exist_ok=True)
-        with explained(self.path), locked(self.path, str(self.path)):
-            self._same_recipe(self.recipe.model_dump(mode="json"))
-            self.journal = self._resume()
+        with self._alone():
+            self._resume()
+            self._may_stop()
             try:
                 while (segment := self.policy.ask()) is not None:
                     self.segment, begin = segment, self.engine.begun
                     observation = self.engine.advance(segment)
                     self.policy.tell(observation)
-                    self.journal.append(self._line(segment, observation, begin))
+                    self._write(self._line(segment, observation, begin))
                     self._tell()
+                if self.saved != self.engine.step:
+                    self._save()
                 return self._finish()
-            finally:
-                self.journal.close()
+            except DivergedError as error:
+                raise DivergedError(f"{error}; {self._remedy()}") from None
 
-    def _resume(self) -> Journal:
-        """Load the last checkpoint, or begin; returns the journal as it was then."""
-        found = checkpoint.latest(self.path)
-        if found is None:
-            journal = Journal(self.path / NAME, 0)
-            journal.append(self._opening())
-            return journal
-        state = checkpoint.load(found, self.engine)
-        self.policy.load_state_dict(state["policy"])
-        self.saved = self.engine.step
-        return Journal(self.path / NAME, state["journal"])
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """The first rank holds the directory and writes the recipe; if it cannot, no rank goes on."""
+        first = self.accelerator.is_main_process
+        problem: list[str | None] = [None]
+        with explained(self.path), locked(self.path, str(self.path)) if first else nullcontext():
+            try:
+                if first:
+                    self._same_recipe(self.recipe.model_dump(mode="json"))
+                    self._start_trackers()
+            except (ValueError, OSError) as error:
+                problem = [str(error)]
+            if self.engine.world > 1:
+                broadcast_object_list(problem)
+            if problem[0] is not None:
+                raise ValueError(problem[0])
+            try:
+                yield
+            finally:
+                if self.journal is not None:
+                    self.journal.close()
+                if self.recipe.trackers:
+                    self.accelerator.end_training()
+
+    def _resume(self) -> None:
+        """Load the last checkpoint, or begin; the journal goes on as it was then."""
+        chosen = [None if (found := checkpoint.latest(self.path)) is None else str(found)]
+        if self.engine.world > 1:
+            broadcast_object_list(chosen)
+        size = 0
+        if chosen[0] is not None:
+            state = checkpoint.load(Path(chosen[0]), self.engine)
+            self.policy.load_state_dict(state["policy"])
+            self.saved, size = self.engine.step, state["journal"]
+        if self.accelerator.is_main_process:
+            self.journal = Journal(self.path / journal.NAME, size)
+            if size == 0:
+                self.journal.append(self._opening())
 
     def _same_recipe(self, plain: dict[str, Any]) -> None:
         """A directory belongs to one recipe."""
@@ -183,21 +144,52 @@ class Run:
 
     def _stepped(self, engine: Engine) -> None:
         """After every step: save when it is time, stop when asked to."""
-        stop = self.stop.is_set()
+        stop = self._asked_to_stop()
         if stop or engine.step - self.saved >= self.recipe.checkpoint.every:
             self._save()
         self._tell()
         if stop:
             raise StoppedError
 
+    def _asked_to_stop(self) -> bool:
+        """Whether any rank was."""
+        stop = self.stop.is_set()
+        if self.engine.world > 1:
+            flag = torch.tensor(float(stop), device=self.engine.device)
+            stop = float(self.accelerator.reduce(flag, "sum")) > 0
+        return stop
+
+    def _may_stop(self) -> None:
+        """Where everything is saved already."""
+        if self._asked_to_stop():
+            raise StoppedError
+
     def _save(self) -> None:
-        state = {"policy": self.policy.state_dict(), "journal": self.journal.sync(), "aioli": __version__}
+        size = 0 if self.journal is None else self.journal.sync()
+        state = {"policy": self.policy.state_dict(), "journal": size, "aioli": __version__}
         checkpoint.save(self.path, self.engine, state, self.recipe.checkpoint.keep)
         self.saved = self.engine.step
+
+    def _remedy(self) -> str:
+        """What to do when a run has diverged."""
+        last = checkpoint.latest(self.path)
+        where = "there is no checkpoint yet" if last is None else f"the last good checkpoint is {last}"
+        return f"{where}; lower train.lr (now {self.recipe.train.lr}) or train.clip in a new directory"
 
     def _tell(self) -> None:
         if self.report is not None and self.accelerator.is_main_process:
             self.report(self)
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self.journal is None:
+            return
+        self.journal.append(line)
+        if self.recipe.trackers:
+            self.accelerator.log(_scalars(line, self.groups, self.targets), step=self.engine.step)
+
+    def _start_trackers(self) -> None:
+        if self.recipe.trackers:
+            self.accelerator.init_trackers("aioli", config=_flat(self.recipe.model_dump(mode="json")))
 
     # ------------------------------------------------------------------ the journal and the result
 
@@ -237,13 +229,18 @@ class Run:
             "report": _finite(self.policy.report()),
             "lr": self.engine.settings.schedule.rate(max(0, self.engine.step - 1)),
             "epochs": self.engine.sampler.epochs.tolist(),
-            "seconds": {"train": measures.train_seconds, "probe": measures.probe_seconds},
+            "seconds": {
+                "train": measures.train_seconds,
+                "probe": measures.probe_seconds,
+                "probe_share": _share(self.engine.seconds),
+            },
         }
 
     def _finish(self) -> dict[str, Any]:
         """Judge the model on all validation and test data, and keep it."""
         result: dict[str, Any] = {"targets": self.targets, "groups": self.groups, "steps": self.engine.step}
         for split in ("val", "test"):
+            self._may_stop()
             if split in self.store.parts:
                 everything = subset(self.store, self.targets, split, None, 0, self.recipe.val.batch)
                 losses = self.engine.val_losses(everything)
@@ -252,16 +249,48 @@ class Run:
                     "mean_loss": float(losses.mean()),
                     "mean_perplexity": float(np.exp(losses).mean()),
                 }
-        sampler = self.engine.sampler
+        sampler, seconds = self.engine.sampler, self.engine.seconds
         result["realised"] = dict(zip(self.groups, sampler.realised.tolist(), strict=True))
         result["epochs"] = dict(zip(self.groups, sampler.epochs.tolist(), strict=True))
-        if self.accelerator.is_main_process:
+        weights = checkpoint.full_weights(self.engine)
+        if self.journal is not None:
+            mean = journal.mean_proportions(self.journal.path)
+            result["mean_proportions"] = dict(zip(self.groups, mean, strict=True))
+            result["seconds"] = {**seconds, "probe_share": _share(seconds)}
             self.journal.append({"kind": "result", **result})
             self.journal.sync()
-            model: Any = self.engine.plain
-            model.save_pretrained(self.path / "model")
+            save_model(self.engine.plain, weights, self.path / MODEL)
             write_json(self.path / RESULT, result)
         return result
+
+
+def _share(seconds: Mapping[str, float]) -> float:
+    """Time of looking as a share of the time of training."""
+    return seconds["probe"] / seconds["train"] if seconds["train"] else 0.0
+
+
+def _flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one level, as trackers want them."""
+    found: dict[str, Any] = {}
+    for key, value in plain.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value if isinstance(value, int | float | str | bool) else str(value)
+    return found
+
+
+def _scalars(line: Mapping[str, Any], groups: list[str], targets: list[str]) -> dict[str, float]:
+    """What trackers are told of a segment."""
+    if line["kind"] != "segment":
+        return {}
+    found = {"loss": line["loss"], "lr": line["lr"], "probe_share": line["seconds"]["probe_share"]}
+    found |= {f"proportions/{name}": value for name, value in zip(groups, line["proportions"], strict=True)}
+    for kind, values in line["values"].items():
+        names = targets if kind == "val_loss" else groups
+        if isinstance(values, list) and len(values) == len(names) and not isinstance(values[0], list):
+            found |= {f"{kind}/{name}": value for name, value in zip(names, values, strict=True)}
+    return {key: float(value) for key, value in found.items() if value is not None}
 
 
 def _finite(value: Any) -> Any:
@@ -271,23 +300,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-def _precision(choice: str) -> str:
-    able = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-    return "bf16" if choice == "bf16" or (choice == "auto" and able) else "no"
-
-
-def _settings(recipe: TrainRecipe) -> Settings:
-    train = recipe.train
-    warmup = round(train.warmup * train.steps) if train.warmup < 1 else int(train.warmup)
-    schedule = Schedule(train.lr, train.steps, warmup, train.floor)
-    return Settings(schedule, train.betas, train.eps, train.decay, train.clip, train.accumulate)
-
-
-def _reference(path: str) -> torch.nn.Module:
-    """The model of a finished run."""
-    folder = Path(path) / "model"
-    if not folder.is_dir():
-        raise ValueError(f"method.reference={path} is not a finished run: it has no model/")
-    return load_model(str(folder))

@@ -1,0 +1,147 @@
+"""From a recipe to the parts of a run: groups and targets, the policy, the engine."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
+from accelerate.utils import LoggerType
+
+from aioli.data.sampler import MixtureSampler
+from aioli.data.store import TokenStore
+from aioli.policies import RulePolicy
+from aioli.registry import create
+from aioli.train.engine import Engine, Settings
+from aioli.train.models import build_model, load_model
+from aioli.train.optimizer import Schedule
+from aioli.train.recipe import MODEL, RESULT, TrainRecipe
+from aioli.train.validation import budget, subset
+
+
+def groups_and_targets(store: TokenStore, recipe: TrainRecipe) -> tuple[list[str], list[str]]:
+    """What is trained on and what is validated on."""
+    sizes = dict(zip(store.groups, store.sequences("train").tolist(), strict=True))
+    chosen = recipe.data.groups or [g for g in store.groups if sizes[g] > 0 and g not in recipe.data.targets]
+    targets = recipe.data.targets or chosen
+    for kind, names in (("data.groups", chosen), ("data.targets", targets)):
+        unknown = [name for name in names if name not in store.groups]
+        if unknown:
+            raise ValueError(f"{kind} names {unknown[0]!r}, but {store.path} has {', '.join(store.groups)}")
+    if not chosen:
+        raise ValueError(
+            f"no group is left to train on: {store.path} has {', '.join(store.groups)}, and data.targets takes "
+            f"{', '.join(targets)}; name the groups to train on in data.groups"
+        )
+    if "val" not in store.parts:
+        raise ValueError(f"{store.path} has no validation split; prepare it with splits.val above 0")
+    return list(chosen), list(targets)
+
+
+def build_accelerator(recipe: TrainRecipe, path: Path) -> Accelerator:
+    """Device, precision, processes and trackers, as the recipe and the launcher say."""
+    known = [str(name.value) for name in LoggerType if name.value != "all"]
+    installed = {str(getattr(name, "value", name)) for name in get_available_trackers()}
+    for name in recipe.trackers:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+            raise ValueError(f"trackers names {name!r}, which is no tracker; {hint}")
+        if name not in installed:
+            raise ValueError(f"trackers names {name!r}, which is not installed; pip install {name}")
+    choice = recipe.train.precision
+    able = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    precision = "bf16" if choice == "bf16" or (choice == "auto" and able) else "no"
+    here = not torch.accelerator.is_available()  # or processes that torchrun starts on CPUs would not find each other
+    return Accelerator(cpu=here, mixed_precision=precision, log_with=recipe.trackers or None, project_dir=str(path))
+
+
+def build_policy(recipe: TrainRecipe, store: TokenStore, groups: list[str], targets: list[str]) -> RulePolicy:
+    """Who chooses the mixture of this run."""
+    sizes = dict(zip(store.groups, store.sequences("train").tolist(), strict=True))
+    found = create(recipe.method.name, **recipe.method.settings).policy(
+        groups=groups,
+        steps=recipe.train.steps,
+        targets=None if targets == groups else targets,
+        sizes=[sizes[g] for g in groups],
+        seed=recipe.seed,
+    )
+    if {"excess_loss", "token_excess_loss"} & found.needs and recipe.method.reference is None:
+        raise ValueError(
+            f"{recipe.method.name} compares with a reference model; name a finished run in method.reference, such as "
+            "one trained with method=stratified"
+        )
+    return found
+
+
+def build_engine(
+    recipe: TrainRecipe,
+    store: TokenStore,
+    groups: list[str],
+    targets: list[str],
+    policy: RulePolicy,
+    accelerator: Accelerator,
+    after_step: Callable[[Engine], None],
+) -> Engine:
+    """The model in training, with the data it is trained and validated on."""
+    data, train, n = recipe.data, recipe.train, len(targets)
+    rank, world = accelerator.process_index, accelerator.num_processes
+    if train.batch % world:
+        raise ValueError(f"train.batch={train.batch} cannot be shared by {world} processes; use a multiple of {world}")
+    sampler = MixtureSampler(
+        store,
+        train.batch,
+        recipe.seed,
+        groups=groups,
+        on_exhausted=data.on_exhausted,
+        max_epochs=data.max_epochs,
+        rank=rank,
+        world=world,
+    )
+    each = budget(policy, train.steps, train.batch * store.context, store.context, n)
+    if recipe.val.tokens is not None:
+        each = max(1, recipe.val.tokens // (n * store.context))
+    validation = subset(store, targets, "val", each, recipe.seed, recipe.val.batch)
+    choice = recipe.model
+    model = build_model(
+        choice.preset,
+        choice.name,
+        vocabulary=store.vocabulary,
+        context=store.context,
+        seed=recipe.seed,
+        revision=choice.revision,
+        scratch=choice.scratch,
+        overrides=choice.config,
+    )
+    val_sampler = None
+    first = policy.ask()
+    if {"grad_inner", "grad_norm"} & policy.needs and first is not None:
+        beside = max(n, round((first.val_share or 0.5) * train.batch))
+        val_sampler = MixtureSampler(store, beside, recipe.seed, "val", targets)
+    reference = None if recipe.method.reference is None else _reference(recipe.method.reference, store)
+    return Engine(model, sampler, validation, _settings(recipe), accelerator, reference, val_sampler, after_step)
+
+
+def _settings(recipe: TrainRecipe) -> Settings:
+    train = recipe.train
+    warmup = round(train.warmup * train.steps) if train.warmup < 1 else int(train.warmup)
+    schedule = Schedule(train.lr, train.steps, warmup, train.floor)
+    matrix = recipe.val.gradients == "matrix"
+    return Settings(schedule, train.betas, train.eps, train.decay, train.clip, train.accumulate, train.compile, matrix)
+
+
+def _reference(path: str, store: TokenStore) -> torch.nn.Module:
+    """The model of a finished run."""
+    missing = [name for name in (RESULT, MODEL) if not (Path(path) / name).exists()]
+    if missing:
+        raise ValueError(f"method.reference={path} is not a finished run: it has no {missing[0]}")
+    found = load_model(str(Path(path) / MODEL))
+    if found.config.vocab_size < store.vocabulary:
+        raise ValueError(
+            f"the model of method.reference={path} knows {found.config.vocab_size} tokens, the data has "
+            f"{store.vocabulary}; train the reference on the same store"
+        )
+    return found

@@ -1,0 +1,75 @@
+"""Two processes train the run that one would: same batches, same mixtures, same losses; the first alone writes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_engine import journal_of, recipe_of
+
+from aioli.data import write_store
+from aioli.train import Run
+
+WORKER = Path(__file__).parent / "distributed_worker.py"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Tokens with bigrams, a third of them prompts, so that ranks differ in how many tokens carry loss."""
+    rng = np.random.default_rng(0)
+    splits, masks = {}, {}
+    for split, size in (("train", 4000), ("val", 640), ("test", 640)):
+        splits[split] = {g: 32 * j + np.cumsum(rng.integers(1, 4, size)) % 32 for j, g in enumerate("abc")}
+        masks[split] = {g: (rng.random(size) > rng.choice([0.1, 0.9], size)).astype(np.uint8) for g in "abc"}
+    return write_store(tmp_path_factory.mktemp("data") / "store", splits, 16, 97, masks=masks)
+
+
+def test_two_processes_train_the_same_runs(store, tmp_path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    reference = str(tmp_path / "one" / "0")
+    methods = [
+        {"name": "stratified"},
+        {"name": "aioli", "settings": {"rounds": 2, "k": 1, "eta": 1.0}},
+        {"name": "doremi", "settings": {"proxy": True, "eta": 0.5}, "reference": reference},
+        {"name": "doge", "settings": {"proxy": True, "eta": 0.5, "rule": "normalised"}},
+        {"name": "odm"},
+    ]
+    parts = [{}, {"accumulate": 2}, {"accumulate": 2}, {}, {}]
+    recipes = [
+        recipe_of(store, method=method, train={"steps": 24, "threads": 1, "lr": 1e-3, **more})
+        for method, more in zip(methods, parts, strict=True)
+    ]
+    for k, recipe in enumerate(recipes):
+        Run(recipe, tmp_path / "one" / str(k)).train()
+    torch.set_num_threads(before)
+
+    jobs = [
+        {"recipe": recipe.model_dump(mode="json"), "path": str(tmp_path / "two" / str(k)), "stop": stop}
+        for k, recipe in enumerate(recipes)
+        for stop in ([9, 0] if k in (1, 3) else [0])
+    ]
+    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = subprocess.run(
+        [*launch, str(WORKER), str(tmp_path / "jobs.json")], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+    for k, recipe in enumerate(recipes):
+        one, two = (journal_of(tmp_path / name / str(k)) for name in ("one", "two"))
+        assert len(one) == len(two), recipe.method.name
+        for a, b in zip(one, two, strict=True):
+            assert a["kind"] == b["kind"]
+            if a["kind"] == "segment":
+                assert (a["begin"], a["end"], a["tokens"]) == (b["begin"], b["end"], b["tokens"])
+                np.testing.assert_allclose(a["proportions"], b["proportions"], atol=1e-5)
+                np.testing.assert_allclose(np.array([a["loss"]], float), np.array([b["loss"]], float), rtol=1e-4)
+                for kind, values in a["values"].items():
+                    close = np.array(values, dtype=float), np.array(b["values"][kind], dtype=float)
+                    np.testing.assert_allclose(*close, rtol=2e-3, atol=1e-5, err_msg=f"{recipe.method.name}: {kind}")
+            if a["kind"] == "result":
+                np.testing.assert_allclose(a["test"]["mean_loss"], b["test"]["mean_loss"], rtol=1e-4)
