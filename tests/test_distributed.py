@@ -12,6 +12,7 @@ from test_engine import journal_of, recipe_of
 
 from aioli.data import write_store
 from aioli.train import Run
+from aioli.train.models import load_model
 
 WORKER = Path(__file__).parent / "distributed_worker.py"
 
@@ -27,14 +28,44 @@ def store(tmp_path_factory):
     return write_store(tmp_path_factory.mktemp("data") / "store", splits, 16, 97, masks=masks)
 
 
-def test_two_processes_train_the_same_runs(store, tmp_path):
+def launch(jobs, folder, *more):
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = subprocess.run(
+        [*torchrun, str(WORKER), str(folder / "jobs.json"), *more], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def train_alone(recipes, folder):
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    reference = str(tmp_path / "one" / "0")
+    for k, recipe in enumerate(recipes):
+        Run(recipe, folder / str(k)).train()
+    torch.set_num_threads(before)
+
+
+def same_journals(one, two, what):
+    one, two = journal_of(one), journal_of(two)
+    assert len(one) == len(two), what
+    for a, b in zip(one, two, strict=True):
+        assert a["kind"] == b["kind"]
+        if a["kind"] == "segment":
+            assert (a["begin"], a["end"], a["tokens"]) == (b["begin"], b["end"], b["tokens"])
+            np.testing.assert_allclose(a["proportions"], b["proportions"], atol=1e-5)
+            np.testing.assert_allclose(np.array([a["loss"]], float), np.array([b["loss"]], float), rtol=1e-4)
+            for kind, values in a["values"].items():
+                close = np.array(values, dtype=float), np.array(b["values"][kind], dtype=float)
+                np.testing.assert_allclose(*close, rtol=2e-3, atol=1e-5, err_msg=f"{what}: {kind}")
+        if a["kind"] == "result":
+            np.testing.assert_allclose(a["test"]["mean_loss"], b["test"]["mean_loss"], rtol=1e-4)
+
+
+def test_two_processes_train_the_same_runs(store, tmp_path):
     methods = [
         {"name": "stratified"},
         {"name": "aioli", "settings": {"rounds": 2, "k": 1, "eta": 1.0}},
-        {"name": "doremi", "settings": {"proxy": True, "eta": 0.5}, "reference": reference},
+        {"name": "doremi", "settings": {"proxy": True, "eta": 0.5}, "reference": str(tmp_path / "one" / "0")},
         {"name": "doge", "settings": {"proxy": True, "eta": 0.5, "rule": "normalised"}},
         {"name": "odm"},
     ]
@@ -43,33 +74,24 @@ def test_two_processes_train_the_same_runs(store, tmp_path):
         recipe_of(store, method=method, train={"steps": 24, "threads": 1, "lr": 1e-3, **more})
         for method, more in zip(methods, parts, strict=True)
     ]
-    for k, recipe in enumerate(recipes):
-        Run(recipe, tmp_path / "one" / str(k)).train()
-    torch.set_num_threads(before)
-
+    train_alone(recipes, tmp_path / "one")
     jobs = [
         {"recipe": recipe.model_dump(mode="json"), "path": str(tmp_path / "two" / str(k)), "stop": stop}
         for k, recipe in enumerate(recipes)
         for stop in ([9, 0] if k in (1, 3) else [0])
     ]
-    (tmp_path / "jobs.json").write_text(json.dumps(jobs))
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*launch, str(WORKER), str(tmp_path / "jobs.json")], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-
+    launch(jobs, tmp_path)
     for k, recipe in enumerate(recipes):
-        one, two = (journal_of(tmp_path / name / str(k)) for name in ("one", "two"))
-        assert len(one) == len(two), recipe.method.name
-        for a, b in zip(one, two, strict=True):
-            assert a["kind"] == b["kind"]
-            if a["kind"] == "segment":
-                assert (a["begin"], a["end"], a["tokens"]) == (b["begin"], b["end"], b["tokens"])
-                np.testing.assert_allclose(a["proportions"], b["proportions"], atol=1e-5)
-                np.testing.assert_allclose(np.array([a["loss"]], float), np.array([b["loss"]], float), rtol=1e-4)
-                for kind, values in a["values"].items():
-                    close = np.array(values, dtype=float), np.array(b["values"][kind], dtype=float)
-                    np.testing.assert_allclose(*close, rtol=2e-3, atol=1e-5, err_msg=f"{recipe.method.name}: {kind}")
-            if a["kind"] == "result":
-                np.testing.assert_allclose(a["test"]["mean_loss"], b["test"]["mean_loss"], rtol=1e-4)
+        same_journals(tmp_path / "one" / str(k), tmp_path / "two" / str(k), recipe.method.name)
+
+
+def test_sharded_parameters_train_the_same_run(store, tmp_path):
+    chosen = {"name": "aioli", "settings": {"rounds": 2, "k": 1, "eta": 1.0}}
+    recipe = recipe_of(store, method=chosen, train={"steps": 24, "threads": 1, "lr": 1e-3})
+    train_alone([recipe], tmp_path / "one")
+    job = {"recipe": recipe.model_dump(mode="json"), "path": str(tmp_path / "two")}
+    launch([{**job, "stop": stop} for stop in (9, 0)], tmp_path, "shard")
+    same_journals(tmp_path / "one" / "0", tmp_path / "two", "aioli")
+    kept = [load_model(str(path / "model")).state_dict() for path in (tmp_path / "one" / "0", tmp_path / "two")]
+    for name, value in kept[0].items():
+        torch.testing.assert_close(value, kept[1][name], rtol=1e-3, atol=1e-4)

@@ -107,7 +107,8 @@ class Engine:
         """What it can observe."""
         kinds = {"val_loss", "train_loss", "lr"}
         kinds |= {"excess_loss", "token_excess_loss"} if self.reference is not None else set()
-        sharded = self.accelerator.distributed_type == DistributedType.FSDP
+        sharded = any(hasattr(p, "full_tensor") for p in self.plain.parameters())
+        sharded |= self.accelerator.distributed_type == DistributedType.FSDP
         gradients = self.val_sampler is not None and not sharded  # forward mode needs whole parameters
         return frozenset(kinds | ({"grad_inner", "grad_norm"} if gradients else set()))
 
