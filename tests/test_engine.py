@@ -85,8 +85,8 @@ def test_accumulating_in_parts_is_the_same_step(store):
     whole, parts = (engine_of(store, accumulate=k) for k in (1, 4))
     gradients = []
     for engine in (whole, parts):
-        step = engine.optimizer.step
-        engine.optimizer.step = lambda step=step, engine=engine: (
+        step = engine.optimizer.optimizer.step
+        engine.optimizer.optimizer.step = lambda step=step, engine=engine: (
             gradients.append(torch.cat([p.grad.flatten() for p in engine.plain.parameters()])),
             step(),
         )
@@ -203,7 +203,7 @@ def test_loss_weighting_is_one_backward_of_the_weighted_losses(store):
 def test_the_validation_budget_keeps_looking_within_five_percent(store):
     policy = aioli.create("aioli", rounds=4, k=2).policy(groups=list(GROUPS), steps=400)
     assert looks(policy) == 4 * (3 * 2 + 1)
-    each = budget(policy, 400, 8 * CONTEXT, CONTEXT, 3)
+    each = budget(looks(policy), 400, 8 * CONTEXT, CONTEXT, 3)
     cost = looks(policy) * each * 3 * CONTEXT / 3
     assert cost <= 0.05 * 400 * 8 * CONTEXT
     assert each == 1 or cost > 0.03 * 400 * 8 * CONTEXT

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -44,11 +45,16 @@ def sync_tree(path: Path) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically: readers see the old one or the new one, also after a crash."""
+    write_text(path, json.dumps(value, indent=1))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         os.fchmod(handle, 0o666 & ~_UMASK)  # readable by whoever may read other new files
         with os.fdopen(handle, "w", encoding="utf-8") as out:
-            json.dump(value, out, indent=1)
+            out.write(text)
             out.flush()
             os.fsync(out.fileno())
         os.replace(name, path)
@@ -78,7 +84,7 @@ def locked(directory: Path, what: str) -> Iterator[None]:
             continue
         try:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _hold(handle)
             except BlockingIOError:
                 owner = os.pread(handle, 100, 0).decode(errors="replace") or "another process"
                 raise ValueError(f"{what} is being written by {owner}; wait for it, or choose another place") from None
@@ -93,6 +99,17 @@ def locked(directory: Path, what: str) -> Iterator[None]:
                 return
         finally:
             os.close(handle)
+
+
+def _hold(handle: int, tries: int = 5) -> None:
+    """Lock a file; somebody who only asks whether it is locked (`is_locked`) is out of the way in a moment."""
+    for left in range(tries - 1, -1, -1):
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not left:
+                raise
+            time.sleep(0.01)
 
 
 def _still_there(path: Path, handle: int) -> bool:
@@ -114,3 +131,18 @@ def explained(place: Path, kept: Callable[[], str] = lambda: "") -> Iterator[Non
         full = error.errno in _NO_SPACE
         message = f"no space left to write {where}" if full else f"{where}: {error.strerror or error}"
         raise ValueError(f"{message}{kept()}") from error
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether a process holds a directory; asking does not disturb it."""
+    try:
+        handle = os.open(directory / "lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False

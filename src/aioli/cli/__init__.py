@@ -11,9 +11,9 @@ import threading
 from collections.abc import Sequence
 
 from aioli import __version__
-from aioli.cli import demo, methods, prepare, simulate, train
+from aioli.cli import demo, methods, prepare, simulate, train, watch
 
-COMMANDS = (demo, prepare, train, simulate, methods)
+COMMANDS = (demo, prepare, train, watch, simulate, methods)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,45 +1,228 @@
-"""`aioli demo`: what this is about, on one screen."""
+"""`aioli demo`: what should a model that is good at one thing be trained on? Two real runs, live, on any laptop."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
 
-from aioli.cli.show import progress
-from aioli.cli.simulate import parse_methods, render
-from aioli.simulate import Setting, compare
+from aioli.cli.show import Bar, clock, table
 
 EXAMPLES = """examples:
-  aioli demo
-"""
+  aioli demo                       three groups mixed towards a fourth: even shares against Aioli
+  aioli demo --in-domain           judged on the groups themselves instead
+  aioli demo --seed 1              again, with other weights and another order of the data
 
-INTRO = """You want a model that is good at one thing, and you have four data groups to train it on, none of them quite
-that thing. How much of each? This is a simulated world with known truth: nothing is trained, everything else is real.
+Nothing is downloaded: the text is what comes with Python on this machine. Interrupted, it goes on when run again.
 """
-
-NEXT = """
-What to try next
-  aioli simulate --targets 1 --methods stratified aioli-ood aioli-ood:eta=2    settings, before spending GPU hours
-  aioli simulate                                                              every method, judged on its own groups
-  aioli methods                                                               what they assume, and what they cost
-"""
+GROUPS, TARGET, STEPS = ("python", "headers", "stubs"), "prose", 2000
+WORDS = {
+    "python": "Python source",
+    "headers": "C and C++ headers",
+    "stubs": "type stubs",
+    "tests": "tests",
+    "prose": "documentation prose",
+}
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     command = commands.add_parser(
         "demo",
-        help="see what it does: four groups mixed towards one target, in seconds",
+        help="see what it does: two real training runs on this machine, in a few minutes",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    command.add_argument("-o", "--out", default="aioli-demo", help="where to put it all (default: aioli-demo)")
+    command.add_argument("--in-domain", action="store_true", help="judge on the groups that are trained on")
+    command.add_argument("--seed", type=int, default=0, help="weights and order of the data (default: 0)")
+    command.add_argument("--steps", type=int, default=STEPS, help=f"steps of each run (default: {STEPS})")
     command.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare a few methods towards a target and say what to do next."""
-    print(INTRO)
-    methods = parse_methods(["stratified", "proportional", "aioli-ood", "aioli-pooled", "dml", "doge", "skill-it"])
-    found = compare(Setting("powerlaw", 4, 1, 2000), methods, range(20), progress=progress("simulating"))
-    print(render(found))
-    print(NEXT)
+    """Prepare the text, train both runs at once, show what came of it."""
+    if options.steps < 100:
+        raise ValueError(f"--steps {options.steps} is too short to learn anything; use 100 or more")
+    try:
+        from aioli.report.demo import Outcome, page
+    except ImportError:
+        raise ValueError(
+            "the demo trains real models; install what that takes with pip install 'aioli-mix[train]', or see "
+            "`aioli simulate`, which needs nothing"
+        ) from None
+    folder = Path(options.out)
+    method = "aioli" if options.in_domain else "aioli-ood"
+    print(_question(options.in_domain) + "\n")
+    store = _store(folder)
+    found = _available(store)
+    groups = (
+        [g for g in GROUPS if g in found] if options.in_domain else [g for g in GROUPS if g in found and g != TARGET]
+    )
+    jobs = {name: _job(folder, store, name, groups, options) for name in ("stratified", method)}
+    print("training, both at once, a core each:")
+    for command, _ in jobs.values():
+        print(f"  {shlex.join(['aioli', *command])}")
+    print()
+    _train(jobs)
+    outcome = Outcome.read({name: path for name, (_, path) in jobs.items()}, method, options.in_domain)
+    print(_verdict(outcome))
+    kind = "in-domain" if options.in_domain else TARGET
+    written = page(outcome, folder / f"{kind}-seed-{options.seed}.html", [*_next(options)])
+    print(f"\nThe same as a page, with charts: {written.resolve().as_uri()}\n\nWhat to try next")
+    print("\n".join(_next(options)))
     return 0
+
+
+def _question(in_domain: bool) -> str:
+    names = [WORDS[g] for g in GROUPS]
+    have = f"{', '.join(names[:-1])} and {names[-1]}"
+    if in_domain:
+        return f"You train a small language model on {have}, to be good at all three: how much of each?"
+    return f"You want a small language model that is good at {WORDS[TARGET]}. You have {have}: how much of each?"
+
+
+def _store(folder: Path) -> Path:
+    """The token store of this machine's own text."""
+    from aioli.data import prepare
+
+    store = folder / "store"
+    if not (store / "manifest.json").is_file():
+        print("gathering text that comes with Python on this machine, and tokenizing it")
+        folder.mkdir(parents=True, exist_ok=True)
+        bar = Bar("tokenizing")
+        prepare("local", store, progress=bar.show)
+        bar.clear()
+    return store
+
+
+def _available(store: Path) -> list[str]:
+    from aioli.data import TokenStore
+
+    found = list(TokenStore(store).groups)
+    if TARGET not in found or len(set(GROUPS) & set(found)) < 2:
+        raise ValueError(f"this machine has too little text for the demo: only {', '.join(found)}")
+    return found
+
+
+def _job(
+    folder: Path, store: Path, name: str, groups: list[str], options: argparse.Namespace
+) -> tuple[list[str], Path]:
+    """The command of a run and where it goes."""
+    kind = "in-domain" if options.in_domain else TARGET
+    path = folder / f"{kind}-{name}-seed-{options.seed}-{options.steps}"
+    words = ["train", f"data={store}", f"data.groups=[{', '.join(groups)}]"]
+    if not options.in_domain:
+        words.append(f"data.targets=[{TARGET}]")
+    words += [f"method={name}", f"train.steps={options.steps}", "train.threads=1", f"seed={options.seed}"]
+    return [*words, "-o", str(path)], path
+
+
+def _train(jobs: dict[str, tuple[list[str], Path]]) -> None:
+    """Both runs at once, each in a process of its own, watched from here."""
+    processes = {}
+    for name, (command, path) in jobs.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.with_name(path.name + ".log").open("w", encoding="utf-8") as log:
+            processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "aioli", *command, "--quiet"], stdout=log, stderr=log, start_new_session=True
+            )
+    screen = Screen({name: path for name, (_, path) in jobs.items()})
+    try:
+        while any(process.poll() is None for process in processes.values()):
+            screen.show()
+            if any(process.poll() not in (None, 0) for process in processes.values()):
+                break
+            time.sleep(0.5)
+        screen.show(last=True)
+    finally:
+        for process in processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)  # it saves itself; the next time it goes on
+        for process in processes.values():
+            process.wait()
+    for name, process in processes.items():
+        if process.returncode != 0:
+            file = jobs[name][1].with_name(jobs[name][1].name + ".log")
+            said = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+            raise ValueError(f"the {name} run failed: {said[-1] if said else 'it said nothing'} (all of it: {file})")
+
+
+class Screen:
+    """One line for each run, drawn over and over on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, paths: dict[str, Path]) -> None:
+        self.paths, self.drawn, self.written = paths, 0, 0.0
+
+    def show(self, last: bool = False) -> None:
+        """Say how far they have got."""
+        terminal, now = sys.stdout.isatty(), time.monotonic()
+        if not terminal and not last and now - self.written < 20:
+            return
+        self.written = now
+        width = max(map(len, self.paths))
+        rows = [f"{name.ljust(width)}  {self._line(path, terminal)}" for name, path in self.paths.items()]
+        if terminal:
+            size = os.get_terminal_size().columns - 1
+            up = f"\x1b[{self.drawn}F" if self.drawn else ""
+            sys.stdout.write(up + "".join(f"{row[:size]}\x1b[K\n" for row in rows))
+            self.drawn = len(rows)
+        else:
+            sys.stdout.write("".join(f"{row}\n" for row in rows))
+        sys.stdout.flush()
+
+    @staticmethod
+    def _line(path: Path, terminal: bool) -> str:
+        from aioli.files import read_json
+
+        status: dict[str, Any] | None = read_json(path / "status.json")
+        if (path / "result.json").is_file():
+            return "finished"
+        if status is None:
+            return "starting"
+        step, total = status["step"], status["steps"]
+        filled = round(20 * step / total)
+        bar = f"{'█' * filled}{'░' * (20 - filled)} " if terminal else ""
+        loss = "" if status["loss"] is None else f"  loss {status['loss']:.2f}"
+        left = "" if status["seconds_left"] is None else f"  {clock(status['seconds_left'])} left"
+        shares = " ".join(f"{'▁▂▃▄▅▆▇█'[min(7, int(8 * p))]}{p:.0%}" for p in status["proportions"] or [])
+        return f"{bar}{step}/{total}{loss}  {shares}{left}"
+
+
+def _verdict(outcome: Any) -> str:
+    """What came of it, in words and numbers."""
+    from aioli.report.text import path, spark
+
+    rows = outcome.rows()
+    lines = [
+        "",
+        table(rows[0], rows[1:]),
+        "",
+        f"how {outcome.method} moved the mixture, from the first step to the last:",
+    ]
+    trace = outcome.traces[outcome.method]
+    for j, group in enumerate(outcome.groups):
+        way = path(trace.proportions, j, trace.about["steps"], 40)
+        lines.append(
+            f"  {group.ljust(max(map(len, outcome.groups)))}  {spark(way, 0, 1)}  {way[0]:.0%} → {way[-1]:.0%}"
+        )
+    return "\n".join([*lines, "", *outcome.words()])
+
+
+def _next(options: argparse.Namespace) -> list[str]:
+    other = "aioli demo" if options.in_domain else "aioli demo --in-domain"
+    why = "towards a target that is not trained on" if options.in_domain else "judged on the groups themselves"
+    return [
+        f"  aioli demo --seed {options.seed + 1}{' --in-domain' if options.in_domain else ''}".ljust(44)
+        + "is it luck?",
+        f"  {other}".ljust(44) + why,
+        "  aioli prepare --help".ljust(44) + "your own text",
+        "  aioli train --help".ljust(44) + "your own model and targets",
+        "  aioli methods".ljust(44) + "other ways to choose the mixture",
+    ]

@@ -19,7 +19,10 @@ from aioli.train.engine import Engine, Settings
 from aioli.train.models import build_model, load_model
 from aioli.train.optimizer import Schedule
 from aioli.train.recipe import MODEL, RESULT, TrainRecipe
-from aioli.train.validation import budget, subset
+from aioli.train.validation import BUDGET, budget, looks, subset
+
+LOOKS = 20
+"""How often a run is looked at for its journal, unless it is said otherwise."""
 
 
 def groups_and_targets(store: TokenStore, recipe: TrainRecipe) -> tuple[list[str], list[str]]:
@@ -101,10 +104,7 @@ def build_engine(
         rank=rank,
         world=world,
     )
-    each = budget(policy, train.steps, train.batch * store.context, store.context, n)
-    if recipe.val.tokens is not None:
-        each = max(1, recipe.val.tokens // (n * store.context))
-    validation = subset(store, targets, "val", each, recipe.seed, recipe.val.batch)
+    validation = subset(store, targets, "val", _each(recipe, store, policy, n), recipe.seed, recipe.val.batch)
     choice = recipe.model
     model = build_model(
         choice.preset,
@@ -119,10 +119,26 @@ def build_engine(
     val_sampler = None
     first = policy.ask()
     if {"grad_inner", "grad_norm"} & policy.needs and first is not None:
-        beside = max(n, round((first.val_share or 0.5) * train.batch))
+        beside = max(1 if recipe.val.gradients == "sum" else n, round((first.val_share or 0.5) * train.batch))
         val_sampler = MixtureSampler(store, beside, recipe.seed, "val", targets)
     reference = None if recipe.method.reference is None else _reference(recipe.method.reference, store)
     return Engine(model, sampler, validation, _settings(recipe), accelerator, reference, val_sampler, after_step)
+
+
+def every_steps(recipe: TrainRecipe) -> int:
+    """Steps between looks that are for the journal."""
+    return recipe.val.every or max(1, recipe.train.steps // LOOKS)
+
+
+def _each(recipe: TrainRecipe, store: TokenStore, policy: RulePolicy, n: int) -> int:
+    """Validation sequences of each target in a look."""
+    if recipe.val.tokens is not None:
+        return max(1, recipe.val.tokens // (n * store.context))
+    steps, tokens = recipe.train.steps, recipe.train.batch * store.context
+    count = looks(policy)
+    if count:
+        return budget(count, steps, tokens, store.context, n)
+    return budget(max(1, steps // every_steps(recipe)), steps, tokens, store.context, n, share=BUDGET / 5)
 
 
 def _settings(recipe: TrainRecipe) -> Settings:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
+from torch.nn.utils import clip_grad_norm_
 
 from aioli.data.sampler import Batch, MixtureSampler
 from aioli.protocol import Observation, Segment
@@ -29,6 +30,7 @@ from aioli.train.optimizer import Schedule, adamw
 from aioli.train.probes import IGNORED, Validation, group_losses, group_sums, on_device, token_losses
 
 Tensor = torch.Tensor
+PLAIN = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.MULTI_XPU}
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ class Engine:
         """The model as accelerate has wrapped it."""
         self.forward: Callable[..., Any] = torch.compile(self.model) if settings.compile else self.model
         self.world: int = self.accelerator.num_processes
+        self.direct = self.accelerator.scaler is None and self.accelerator.distributed_type in PLAIN
+        """Whether a step needs nothing of accelerate, whose own costs a tenth of one of the smallest models."""
         self.reference = None if reference is None else reference.to(self.device).eval().requires_grad_(False)
         self.val_sampler = val_sampler
         self.step, self.loss = 0, float("nan")
@@ -188,28 +192,38 @@ class Engine:
         self, part: Mapping[str, Tensor], counts: Tensor | None, segment: Segment, measures: Measures
     ) -> float:
         """Gradients of one part: of the mean over tokens, or of the groups' means weighted with their shares."""
+        loss, losses = self._loss(part, counts, segment)
+        self.accelerator.backward(loss)
+        if losses is not None:
+            reference = self.reference if {"excess_loss", "token_excess_loss"} & segment.observe else None
+            measures.add_losses(losses, part, reference)
+        return float(loss.detach())
+
+    def _loss(
+        self, part: Mapping[str, Tensor], counts: Tensor | None, segment: Segment
+    ) -> tuple[Tensor, Tensor | None]:
+        """What is minimised, and each token's loss where that is observed; the logits are free before backward."""
+        observed = bool({"train_loss", "excess_loss", "token_excess_loss"} & segment.observe)
         if counts is None:
             found = self.forward(input_ids=part["ids"], labels=part["labels"])
-            loss, logits = found.loss / self.settings.accumulate, found.logits
-        else:
-            logits = self.forward(input_ids=part["ids"]).logits
-            sums, _ = group_sums(*token_losses(logits, part["labels"]), part["group"], self.sampler.m)
-            weights = torch.tensor(segment.proportions.tolist(), dtype=torch.float32, device=self.device)
-            shares = weights / counts.clamp(min=1) if segment.weighting == "loss" else 1 / counts.sum().clamp(min=1)
-            loss = (shares * sums).sum() * self.world  # ranks are averaged
-        self.accelerator.backward(loss)
-        reference = self.reference if {"excess_loss", "token_excess_loss"} & segment.observe else None
-        if reference is not None or "train_loss" in segment.observe:
-            measures.add_losses(logits.detach(), part, reference)
-        return float(loss.detach())
+            losses = token_losses(found.logits.detach(), part["labels"])[0] if observed else None
+            return found.loss / self.settings.accumulate, losses
+        losses, counted = token_losses(self.forward(input_ids=part["ids"]).logits, part["labels"])
+        sums, _ = group_sums(losses, counted, part["group"], self.sampler.m)
+        weights = torch.tensor(segment.proportions.tolist(), dtype=torch.float32, device=self.device)
+        shares = weights / counts.clamp(min=1) if segment.weighting == "loss" else 1 / counts.sum().clamp(min=1)
+        loss = (shares * sums).sum() * self.world  # ranks are averaged
+        return loss, losses.detach() if observed else None
 
     def _update(self, loss: float, parts: list[dict[str, Tensor]]) -> None:
         """Clip and step; a loss or gradient that is not finite stops the run before the weights are touched."""
-        norm = self.accelerator.clip_grad_norm_(self.model.parameters(), self.settings.clip or float("inf"))
+        clip: Callable[..., Any] = clip_grad_norm_ if self.direct else self.accelerator.clip_grad_norm_
+        norm = clip(self.model.parameters(), self.settings.clip or float("inf"))
         if not (math.isfinite(loss) and (norm is None or math.isfinite(float(norm)))):
             raise DivergedError(self._diagnosis(loss, parts))
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        optimizer = self.optimizer.optimizer if self.direct else self.optimizer
+        optimizer.step()
+        optimizer.zero_grad()
 
     def _diagnosis(self, loss: float, parts: list[dict[str, Tensor]]) -> str:
         """Which groups the trouble comes from."""

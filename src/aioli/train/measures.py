@@ -63,11 +63,11 @@ class Measures:
         self.probe_seconds += time.perf_counter() - began
 
     def add_losses(
-        self, logits: torch.Tensor, part: Mapping[str, torch.Tensor], reference: torch.nn.Module | None
+        self, losses: torch.Tensor, part: Mapping[str, torch.Tensor], reference: torch.nn.Module | None
     ) -> None:
-        """Losses by group of one part of a batch, from the logits of the training step itself."""
+        """Losses by group of one part of a batch, from the forward pass of the training step itself."""
         with torch.no_grad():
-            losses, counted = token_losses(logits, part["labels"])
+            counted = part["labels"][:, 1:] != IGNORED
             found = {"train_loss": losses}
             if reference is not None:
                 expected, _ = token_losses(reference(input_ids=part["ids"]).logits, part["labels"])
@@ -137,7 +137,10 @@ class Measures:
 
 
 def _validation_gradients(engine: Engine, segment: Segment) -> Iterator[dict[str, torch.Tensor]]:
-    """Σ_i w_i ∇L_val,i on a fresh batch of validation data, or each target's own; the same on all ranks."""
+    """Σ_i w_i ∇L_val,i on a fresh batch of validation data, or each target's own; the same on all ranks.
+
+    A batch with fewer sequences than targets holds some of them in turn; these stand for all.
+    """
     sampler = engine.val_sampler
     assert sampler is not None
     n, mine = sampler.m, slice(engine.accelerator.process_index, None, engine.world)
@@ -146,7 +149,9 @@ def _validation_gradients(engine: Engine, segment: Segment) -> Iterator[dict[str
     counts.index_add_(0, whole["group"], (whole["labels"][:, 1:] != IGNORED).sum(1).float())
     ids, labels, target = (tensor[mine] for tensor in whole.values())
     weights = np.ones(n) if segment.target_weights is None else segment.target_weights * n
-    wanted = np.eye(n) if engine.settings.matrix else weights[None]
+    present = (counts > 0).cpu().numpy()
+    scale = weights.sum() / max(weights[present].sum(), 1e-12)
+    wanted = np.eye(n) if engine.settings.matrix else weights[None] * scale
     losses = group_losses(engine.plain(input_ids=ids).logits, labels, target, n, counts)
     for k, row in enumerate(wanted):
         chosen = torch.tensor(row.tolist(), dtype=losses.dtype, device=engine.device)

@@ -12,13 +12,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.func import functional_call, jvp
+from torch.autograd import forward_ad
+from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from aioli.data.sampler import Batch
 
 Tensor = torch.Tensor
 IGNORED = -100
+_FORWARD: Any = forward_ad
 
 
 def on_device(batch: Batch, device: torch.device) -> dict[str, Tensor]:
@@ -120,13 +122,23 @@ def directional(
     """⟨direction, ∇L_j⟩ of every group's training loss L_j, all in one forward-mode pass: (groups,).
 
     Its cost does not grow with the number of groups. Attention takes its plain form, the only one with forward mode.
+    The model is differentiated along `direction` up to its logits z, and the loss of a token by hand: its derivative is
+    Σ_k softmax(z)_k ż_k - ż_y. `tokens` divides the sums, where the sequences are a part of a larger batch.
     """
-    values = {name: p.detach() for name, p in model.named_parameters() if name in direction}
-
-    def losses(parameters: dict[str, Tensor]) -> Tensor:
-        logits = functional_call(model, parameters, kwargs={"input_ids": ids}).logits
-        return group_losses(logits, labels, group, groups, tokens)
-
-    with sdpa_kernel(SDPBackend.MATH):
-        found: Tensor = jvp(losses, (values,), ({name: direction[name] for name in values},))[1].detach()
-    return found
+    with torch.no_grad(), _FORWARD.dual_level(), sdpa_kernel(SDPBackend.MATH):
+        dual = {
+            name: _FORWARD.make_dual(p.detach(), direction[name])
+            for name, p in model.named_parameters()
+            if name in direction
+        }
+        logits, moved = _FORWARD.unpack_dual(functional_call(model, dual, kwargs={"input_ids": ids}).logits)
+    with torch.no_grad():
+        wanted = labels[:, 1:]
+        counted = wanted != IGNORED
+        if moved is None:  # nothing in `direction` reaches the logits
+            return torch.zeros(groups, device=ids.device)
+        z, change = logits[:, :-1].float(), moved[:, :-1].float()
+        chosen = change.gather(-1, wanted.clamp(min=0)[..., None])[..., 0]
+        slopes = torch.linalg.vecdot(torch.softmax(z, -1), change) - chosen
+        sums, here = group_sums(slopes, counted, group, groups)
+        return sums / (here if tokens is None else tokens).clamp(min=1)

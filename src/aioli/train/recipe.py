@@ -88,6 +88,8 @@ class ValChoice(Section):
     """Tokens of all targets in each look; left out: as many as keep looking within 5% of the training compute."""
     batch: int = Field(default=64, ge=1)
     """Sequences in one forward pass."""
+    every: int | None = Field(default=None, ge=0)
+    """Steps between looks that are for the journal alone; left out: a twentieth of the run; 0: none."""
     gradients: Literal["sum", "matrix"] = "sum"
     """Inner products of gradients (DoGE): summed over the targets in one pass, or for each target, n passes."""
 

@@ -9,23 +9,21 @@ checkpoints, and at the end judges the model on all validation and test data.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import yaml
 from accelerate.utils import broadcast_object_list
 
 from aioli import __version__
-from aioli.config import to_plain
 from aioli.data.store import TokenStore
-from aioli.files import explained, locked, read_json, write_json
-from aioli.protocol import Observation, Segment, check_supported
-from aioli.train import checkpoint, journal
-from aioli.train.building import build_accelerator, build_engine, build_policy, groups_and_targets
+from aioli.files import explained, locked, read_json, write_json, write_text
+from aioli.protocol import Segment, check_supported
+from aioli.train import checkpoint, journal, records
+from aioli.train.building import build_accelerator, build_engine, build_policy, every_steps, groups_and_targets
 from aioli.train.engine import DivergedError, Engine
 from aioli.train.journal import Journal
 from aioli.train.models import save_model
@@ -65,7 +63,11 @@ class Run:
         self.segment: Segment | None = None
         self.journal: Journal | None = None
         """On the first rank, which alone writes."""
+        self.status = records.Status(self.path)
         self.saved = 0
+        self.every = recipe.train.steps if recipe.val.every == 0 else every_steps(recipe)
+        self.recent = (0.0, 0)
+        """Sum of the losses since the last look, and the steps."""
 
     # ------------------------------------------------------------------ running
 
@@ -81,7 +83,7 @@ class Run:
                     self.segment, begin = segment, self.engine.begun
                     observation = self.engine.advance(segment)
                     self.policy.tell(observation)
-                    self._write(self._line(segment, observation, begin))
+                    self._write(records.segment_line(self, segment, observation, begin))
                     self._tell()
                 if self.saved != self.engine.step:
                     self._save()
@@ -110,6 +112,7 @@ class Run:
             finally:
                 if self.journal is not None:
                     self.journal.close()
+                    self.status.clear()
                 if self.recipe.trackers:
                     self.accelerator.end_training()
 
@@ -123,10 +126,11 @@ class Run:
             state = checkpoint.load(Path(chosen[0]), self.engine)
             self.policy.load_state_dict(state["policy"])
             self.saved, size = self.engine.step, state["journal"]
+            self.recent = (float(state["recent"][0]), int(state["recent"][1]))
         if self.accelerator.is_main_process:
             self.journal = Journal(self.path / journal.NAME, size)
             if size == 0:
-                self.journal.append(self._opening())
+                self.journal.append(records.opening(self))
 
     def _same_recipe(self, plain: dict[str, Any]) -> None:
         """A directory belongs to one recipe."""
@@ -140,16 +144,28 @@ class Run:
                     f"{plain[changed[0]]}; resume it with its own recipe ({file}) or choose another directory"
                 )
         else:
-            file.write_text(yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
+            write_text(file, yaml.safe_dump(plain, sort_keys=False))
 
     def _stepped(self, engine: Engine) -> None:
-        """After every step: save when it is time, stop when asked to."""
+        """After every step: look and save when it is time, stop when asked to."""
+        self.recent = (self.recent[0] + engine.loss, self.recent[1] + 1)
+        if engine.step % self.every == 0 and engine.step < self.recipe.train.steps:
+            self._look()
         stop = self._asked_to_stop()
         if stop or engine.step - self.saved >= self.recipe.checkpoint.every:
             self._save()
         self._tell()
         if stop:
             raise StoppedError
+
+    def _look(self) -> None:
+        """See how things stand, for the journal alone."""
+        measures = self.engine.measures
+        assert measures is not None
+        with measures.probing():
+            found = self.engine.val_losses(self.engine.validation)
+        self._write(records.look_line(self, self.recent[0] / self.recent[1], found.tolist()))
+        self.recent = (0.0, 0)
 
     def _asked_to_stop(self) -> bool:
         """Whether any rank was."""
@@ -166,7 +182,12 @@ class Run:
 
     def _save(self) -> None:
         size = 0 if self.journal is None else self.journal.sync()
-        state = {"policy": self.policy.state_dict(), "journal": size, "aioli": __version__}
+        state = {
+            "policy": self.policy.state_dict(),
+            "journal": size,
+            "recent": list(self.recent),
+            "aioli": __version__,
+        }
         checkpoint.save(self.path, self.engine, state, self.recipe.checkpoint.keep)
         self.saved = self.engine.step
 
@@ -177,64 +198,23 @@ class Run:
         return f"{where}; lower train.lr (now {self.recipe.train.lr}) or train.clip in a new directory"
 
     def _tell(self) -> None:
-        if self.report is not None and self.accelerator.is_main_process:
-            self.report(self)
+        if self.accelerator.is_main_process:
+            self.status.show(self)
+            if self.report is not None:
+                self.report(self)
 
     def _write(self, line: dict[str, Any]) -> None:
         if self.journal is None:
             return
         self.journal.append(line)
         if self.recipe.trackers:
-            self.accelerator.log(_scalars(line, self.groups, self.targets), step=self.engine.step)
+            self.accelerator.log(records.scalars(line, self.groups, self.targets), step=self.engine.step)
 
     def _start_trackers(self) -> None:
         if self.recipe.trackers:
-            self.accelerator.init_trackers("aioli", config=_flat(self.recipe.model_dump(mode="json")))
+            self.accelerator.init_trackers("aioli", config=records.flat(self.recipe.model_dump(mode="json")))
 
-    # ------------------------------------------------------------------ the journal and the result
-
-    def _opening(self) -> dict[str, Any]:
-        return {
-            "kind": "run",
-            "groups": self.groups,
-            "targets": self.targets,
-            "steps": self.recipe.train.steps,
-            "batch": self.recipe.train.batch,
-            "context": self.store.context,
-            "method": self.recipe.method.name,
-            "model": self.recipe.model.preset or self.recipe.model.name,
-            "parameters": sum(p.numel() for p in self.engine.plain.parameters()),
-            "data": self.store.fingerprint,
-            "val_tokens": self.engine.validation.tokens,
-            "seed": self.recipe.seed,
-            "aioli": __version__,
-        }
-
-    def _line(self, segment: Segment, observation: Observation, begin: int) -> dict[str, Any]:
-        """One line of the journal."""
-        measures = self.engine.finished
-        assert measures is not None
-        used = observation.tokens
-        values = {k: to_plain(v) for k, v in vars(observation).items() if k != "tokens" and v is not None}
-        return {
-            "kind": "segment",
-            "begin": begin,
-            "end": self.engine.step,
-            "tag": segment.tag,
-            "proportions": segment.proportions.tolist(),
-            "realised": (used / used.sum()).tolist() if used.sum() else None,
-            "tokens": used.tolist(),
-            "loss": measures.loss / measures.steps if measures.steps else None,
-            "values": _finite(values),
-            "report": _finite(self.policy.report()),
-            "lr": self.engine.settings.schedule.rate(max(0, self.engine.step - 1)),
-            "epochs": self.engine.sampler.epochs.tolist(),
-            "seconds": {
-                "train": measures.train_seconds,
-                "probe": measures.probe_seconds,
-                "probe_share": _share(self.engine.seconds),
-            },
-        }
+    # ------------------------------------------------------------------ the result
 
     def _finish(self) -> dict[str, Any]:
         """Judge the model on all validation and test data, and keep it."""
@@ -243,12 +223,7 @@ class Run:
             self._may_stop()
             if split in self.store.parts:
                 everything = subset(self.store, self.targets, split, None, 0, self.recipe.val.batch)
-                losses = self.engine.val_losses(everything)
-                result[split] = {
-                    "loss": dict(zip(self.targets, losses.tolist(), strict=True)),
-                    "mean_loss": float(losses.mean()),
-                    "mean_perplexity": float(np.exp(losses).mean()),
-                }
+                result[split] = records.verdict(self.targets, self.engine.val_losses(everything))
         sampler, seconds = self.engine.sampler, self.engine.seconds
         result["realised"] = dict(zip(self.groups, sampler.realised.tolist(), strict=True))
         result["epochs"] = dict(zip(self.groups, sampler.epochs.tolist(), strict=True))
@@ -256,47 +231,9 @@ class Run:
         if self.journal is not None:
             mean = journal.mean_proportions(self.journal.path)
             result["mean_proportions"] = dict(zip(self.groups, mean, strict=True))
-            result["seconds"] = {**seconds, "probe_share": _share(seconds)}
-            self.journal.append({"kind": "result", **result})
+            result["seconds"] = {**seconds, "probe_share": records.probe_share(seconds)}
+            self._write({"kind": "result", **result})
             self.journal.sync()
             save_model(self.engine.plain, weights, self.path / MODEL)
             write_json(self.path / RESULT, result)
         return result
-
-
-def _share(seconds: Mapping[str, float]) -> float:
-    """Time of looking as a share of the time of training."""
-    return seconds["probe"] / seconds["train"] if seconds["train"] else 0.0
-
-
-def _flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as one level, as trackers want them."""
-    found: dict[str, Any] = {}
-    for key, value in plain.items():
-        if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value if isinstance(value, int | float | str | bool) else str(value)
-    return found
-
-
-def _scalars(line: Mapping[str, Any], groups: list[str], targets: list[str]) -> dict[str, float]:
-    """What trackers are told of a segment."""
-    if line["kind"] != "segment":
-        return {}
-    found = {"loss": line["loss"], "lr": line["lr"], "probe_share": line["seconds"]["probe_share"]}
-    found |= {f"proportions/{name}": value for name, value in zip(groups, line["proportions"], strict=True)}
-    for kind, values in line["values"].items():
-        names = targets if kind == "val_loss" else groups
-        if isinstance(values, list) and len(values) == len(names) and not isinstance(values[0], list):
-            found |= {f"{kind}/{name}": value for name, value in zip(names, values, strict=True)}
-    return {key: float(value) for key, value in found.items() if value is not None}
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: what is not a number becomes null."""
-    if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -57,9 +57,6 @@ def looks(policy: RulePolicy) -> int:
     return count
 
 
-def budget(policy: RulePolicy, steps: int, batch_tokens: int, context: int, targets: int, share: float = BUDGET) -> int:
-    """Sequences of each target that keep looking within a share of the training compute; at least one."""
-    count = looks(policy)
-    if count == 0:
-        return 1
+def budget(count: int, steps: int, batch_tokens: int, context: int, targets: int, share: float = BUDGET) -> int:
+    """Sequences of each target that keep so many looks within a share of the training compute; at least one."""
     return max(1, int(share * steps * batch_tokens / (FORWARD_SHARE * count * context * targets)))

@@ -1,0 +1,144 @@
+"""Charts as SVG text: lines and stacked areas over steps. Every word that comes from data is escaped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+COLOURS = ("#3b6fb6", "#d9822b", "#4c9f70", "#b5485d", "#7d5ba6", "#8a6d3b", "#3aa6b9", "#c06fb0", "#7a7a7a", "#a3a83c")
+WIDTH, HEIGHT = 640, 300
+LEFT, RIGHT, TOP, BOTTOM = 52, 118, 14, 36
+"""Room for the numbers of the axes, and on the right for the names."""
+
+
+def colour(k: int) -> str:
+    """The colour of the k-th series."""
+    return COLOURS[k % len(COLOURS)]
+
+
+@dataclass(frozen=True)
+class Series:
+    """A named curve."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: str
+    dashed: bool = False
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Round numbers between two values."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / count
+    size = 10.0 ** math.floor(math.log10(rough))
+    step = next(k * size for k in (1, 2, 2.5, 5, 10) if k * size >= rough)
+    first = math.ceil(low / step - 1e-9)
+    return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def lines(series: Sequence[Series], x_label: str, y_label: str) -> str:
+    """Curves over a common axis, each named where it ends."""
+    points = [(x, y) for s in series for x, y in zip(s.x, s.y, strict=True) if math.isfinite(y)]
+    if not points:
+        return ""
+    high_x = max(x for x, _ in points)
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    pad = 0.05 * (high - low) or 0.5
+    frame = _Frame(high_x, low - pad, high + pad)
+    body = [frame.axes(x_label, y_label, _number)]
+    for s in series:
+        shown = [(x, y) for x, y in zip(s.x, s.y, strict=True) if math.isfinite(y)]
+        where = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in shown)
+        dash = ' stroke-dasharray="5 4"' if s.dashed else ""
+        body.append(f'<polyline points="{where}" fill="none" stroke="{s.colour}" stroke-width="2"{dash}/>')
+    body.append(_names([(s.name, frame.y(_last(s)), s.colour) for s in series]))
+    return _svg("".join(body), f"{y_label} over {x_label}")
+
+
+def areas(names: Sequence[str], steps: Sequence[float], shares: Sequence[Sequence[float]], x_label: str) -> str:
+    """Shares stacked to 1; each row of `shares` holds from the step before it up to its own."""
+    if not steps:
+        return ""
+    frame = _Frame(max(steps), 0.0, 1.0)
+    body, below = [], [0.0] * len(steps)
+    middles = []
+    for j, name in enumerate(names):
+        above = [b + row[j] for b, row in zip(below, shares, strict=True)]
+        top, bottom = _stairs(frame, steps, above), _stairs(frame, steps, below)
+        outline = " ".join([*top, *reversed(bottom)])
+        body.append(f'<polygon points="{outline}" fill="{colour(j)}" fill-opacity="0.85"><title>{escape(name)}</title>')
+        body.append("</polygon>")
+        middles.append((name, frame.y((above[-1] + below[-1]) / 2), colour(j)))
+        below = above
+    body.append(frame.axes(x_label, "share", lambda v: f"{v:.0%}"))
+    body.append(_names(middles))
+    return _svg("".join(body), f"shares over {x_label}")
+
+
+def _stairs(frame: _Frame, steps: Sequence[float], values: Sequence[float]) -> list[str]:
+    found, before = [], 0.0
+    for step, value in zip(steps, values, strict=True):
+        found += [f"{frame.x(before):.1f},{frame.y(value):.1f}", f"{frame.x(step):.1f},{frame.y(value):.1f}"]
+        before = step
+    return found
+
+
+def _last(series: Series) -> float:
+    return next((y for y in reversed(series.y) if math.isfinite(y)), 0.0)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _names(places: Sequence[tuple[str, float, str]]) -> str:
+    """Names at the right edge, moved apart where they would overlap."""
+    found, at = [], -math.inf
+    for name, y, ink in sorted(places, key=lambda place: place[1]):
+        at = max(y, at + 14)
+        short = name if len(name) <= 16 else name[:15] + "…"
+        found.append(
+            f'<text x="{WIDTH - RIGHT + 8}" y="{min(at, HEIGHT - 6) + 4:.1f}" fill="{ink}" font-weight="600">'
+            f"{escape(short)}<title>{escape(name)}</title></text>"
+        )
+    return "".join(found)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """From values to places."""
+
+    high_x: float
+    low: float
+    high: float
+
+    def x(self, value: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * (value / self.high_x if self.high_x else 0.0)
+
+    def y(self, value: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - self.low) / (self.high - self.low)
+
+    def axes(self, x_label: str, y_label: str, words: Callable[[float], str]) -> str:
+        found = []
+        for value in ticks(self.low, self.high):
+            y = self.y(value)
+            found.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" class="grid"/>')
+            found.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{words(value)}</text>')
+        for value in ticks(0, self.high_x):
+            place = f'x="{self.x(value):.1f}" y="{HEIGHT - BOTTOM + 16}"'
+            found.append(f'<text {place} text-anchor="middle">{_number(value)}</text>')
+        middle = (LEFT + WIDTH - RIGHT) / 2
+        found.append(f'<text x="{middle:.0f}" y="{HEIGHT - 3}" text-anchor="middle">{escape(x_label)}</text>')
+        turn = f"rotate(-90 11 {HEIGHT / 2:.0f})"
+        found.append(
+            f'<text x="11" y="{HEIGHT / 2:.0f}" transform="{turn}" text-anchor="middle">{escape(y_label)}</text>'
+        )
+        return "".join(found)
+
+
+def _svg(body: str, title: str) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{body}</svg>'

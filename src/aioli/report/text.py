@@ -1,0 +1,89 @@
+"""A run on a terminal: where it is, its mixture now and on the way, its losses."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from aioli.report.trace import Curve, Trace
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+PATH, STALE = 24, 60.0
+"""Points of a path on a terminal, and the seconds after which a silent run is taken to be gone."""
+
+
+def spark(values: Sequence[float], low: float | None = None, high: float | None = None) -> str:
+    """A curve in one line."""
+    known = [v for v in values if math.isfinite(v)]
+    if not known:
+        return ""
+    bottom, top = min(known) if low is None else low, max(known) if high is None else high
+    scale = (len(BLOCKS) - 1) / (top - bottom) if top > bottom else 0.0
+    return "".join(BLOCKS[max(0, min(7, round((v - bottom) * scale)))] if math.isfinite(v) else " " for v in values)
+
+
+def path(curve: Curve, column: int, steps: int, points: int = PATH) -> list[float]:
+    """A column of a curve, at so many steps evenly spread over the part of the run that is over."""
+    if not curve.steps:
+        return []
+    end = curve.steps[-1]
+    count = max(1, min(points, round(points * end / steps))) if steps else points
+    found = (curve.at(end * (k + 1) / count) for k in range(count))
+    return [values[column] for values in found if values is not None]
+
+
+def header(trace: Trace) -> str:
+    """What the run is."""
+    about = trace.about
+    towards = "" if about["targets"] == about["groups"] else f" → {', '.join(about['targets'])}"
+    size = f"{about['parameters'] / 1e6:.3g}M parameters"
+    groups = ", ".join(about["groups"]) if len(about["groups"]) <= 8 else f"{len(about['groups'])} groups"
+    return f"{trace.path}: {about['method']} on {groups}{towards} · {about['model']}, {size} · seed {about['seed']}"
+
+
+def progress_line(trace: Trace, status: dict[str, Any] | None, clock: Any) -> str:
+    """How far it has got."""
+    total = trace.about["steps"]
+    if trace.result is not None:
+        return f"finished: {trace.result['steps']} steps"
+    if status is None:
+        return f"not running; {trace.step} of {total} steps are in the journal"
+    filled = round(24 * status["step"] / total)
+    words = [f"{'█' * filled}{'░' * (24 - filled)} {status['step']}/{total}"]
+    if status.get("loss") is not None:
+        words.append(f"loss {status['loss']:.3f}")
+    words.append(f"{status['tokens_per_second']:,.0f} tokens/s")
+    if status.get("seconds_left") is not None:
+        words.append(f"{clock(status['seconds_left'])} left")
+    silent = time.time() - status["time"]
+    if silent > STALE:
+        words.append(f"(no sign of life for {clock(silent)})")
+    return "  ".join(words)
+
+
+def mixture_rows(trace: Trace, now: Sequence[float] | None, most: int = 16) -> list[list[str]]:
+    """Each group: its share now, as a number and a bar, and on the way."""
+    groups = trace.about["groups"]
+    if now is None:
+        now = trace.proportions.values[-1] if trace.proportions.values else [1 / len(groups)] * len(groups)
+    chosen = sorted(range(len(groups)), key=lambda j: -now[j])[:most] if len(groups) > most else range(len(groups))
+    rows = []
+    for j in chosen:
+        bar = "█" * round(20 * now[j])
+        way = spark(path(trace.proportions, j, trace.about["steps"]), 0.0, 1.0)
+        rows.append([groups[j], way, bar, f"{now[j]:.1%}"])
+    if len(groups) > most:
+        rows.append([f"… {len(groups) - most} more", "", "", ""])
+    return rows
+
+
+def loss_rows(trace: Trace, most: int = 16) -> list[list[str]]:
+    """Each target: its validation loss when first seen and now, and on the way."""
+    curve, rows = trace.val_loss, []
+    for i, target in enumerate(trace.about["targets"][:most]):
+        if curve.values:
+            way = spark(path(curve, i, trace.about["steps"]))
+            rows.append([target, way, f"{curve.values[0][i]:.4f}", f"{curve.values[-1][i]:.4f}"])
+    return rows

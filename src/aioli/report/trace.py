@@ -1,0 +1,111 @@
+"""A run as seen in its journal: the path of its mixture and losses, in bounded memory however long it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+JOURNAL, STATUS, RESULT = "journal.jsonl", "status.json", "result.json"
+POINTS = 1000
+"""How many points of a curve are kept at least; beyond twice as many, every second one goes."""
+
+
+@dataclass
+class Curve:
+    """Vectors over steps, thinned out evenly when there are too many; the last point is always there."""
+
+    steps: list[int] = field(default_factory=list)
+    values: list[list[float]] = field(default_factory=list)
+    _every: int = 1
+    _since: int = 0
+
+    def add(self, step: int, values: list[float]) -> None:
+        """One more point."""
+        if self._since and self.steps:  # the last one was only kept because it was the last
+            self.steps.pop()
+            self.values.pop()
+        self.steps.append(step)
+        self.values.append(values)
+        self._since = (self._since + 1) % self._every
+        if len(self.steps) > 2 * POINTS:
+            self.steps, self.values = self.steps[::2], self.values[::2]
+            self._every *= 2
+
+    def at(self, step: float) -> list[float] | None:
+        """The values in force at a step: those of the first point that is not before it."""
+        for there, values in zip(self.steps, self.values, strict=True):
+            if there >= step:
+                return values
+        return self.values[-1] if self.values else None
+
+
+@dataclass
+class Trace:
+    """What a journal says so far; `read` again to go on from where it ended."""
+
+    path: Path
+    about: dict[str, Any] = field(default_factory=dict)
+    proportions: Curve = field(default_factory=Curve)
+    """The mixture in force up to each step, sweeps left out."""
+    loss: Curve = field(default_factory=Curve)
+    val_loss: Curve = field(default_factory=Curve)
+    """All that was seen of it, for the policy and for the journal."""
+    looks: Curve = field(default_factory=Curve)
+    """What was seen of it for the journal, at the same steps whatever the method."""
+    mixed: Curve = field(default_factory=Curve)
+    """The mixture in force up to each step, sweeps and all."""
+    step: int = 0
+    segments: int = 0
+    seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "probe": 0.0})
+    result: dict[str, Any] | None = None
+    _offset: int = 0
+
+    def read(self) -> Trace:
+        """Take in what has been written since; a journal that was cut back by a resumed run is read anew."""
+        file = self.path / JOURNAL
+        if not file.is_file():
+            raise ValueError(f"{self.path} is not the directory of a run: it has no {JOURNAL}")
+        if file.stat().st_size < self._offset:
+            vars(self).update(vars(Trace(self.path)))
+        for line in self._lines(file):
+            self._take(line)
+        return self
+
+    def _lines(self, file: Path) -> Iterator[dict[str, Any]]:
+        with file.open("rb") as lines:
+            lines.seek(self._offset)
+            for line in lines:
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    found = json.loads(line)
+                    found["kind"]
+                except (ValueError, TypeError, KeyError):
+                    raise ValueError(f"{file}: byte {self._offset} is not a line of a journal; it is damaged") from None
+                self._offset += len(line)
+                yield found
+
+    def _take(self, line: dict[str, Any]) -> None:
+        kind = line["kind"]
+        if kind == "run":
+            self.about = line
+        elif kind == "segment":
+            self.segments, self.step = self.segments + 1, line["end"]
+            if line["end"] > line["begin"]:
+                self.mixed.add(line["end"], line["proportions"])
+                if not line["tag"].startswith("sweep"):
+                    self.proportions.add(line["end"], line["proportions"])
+            if "val_loss" in line["values"]:
+                self.val_loss.add(line["end"], line["values"]["val_loss"])
+            for name in self.seconds:
+                self.seconds[name] += line["seconds"][name]
+        elif kind == "look":
+            self.step = line["step"]
+            self.loss.add(line["step"], [line["loss"]])
+            self.val_loss.add(line["step"], line["val_loss"])
+            self.looks.add(line["step"], line["val_loss"])
+        elif kind == "result":
+            self.result, self.step = line, line["steps"]
