@@ -19,20 +19,25 @@ class Curve:
 
     steps: list[int] = field(default_factory=list)
     values: list[list[float]] = field(default_factory=list)
+    _count: int = 0
     _every: int = 1
-    _since: int = 0
+    _loose: bool = False
+    """Whether the last point is only there because it is the last."""
 
     def add(self, step: int, values: list[float]) -> None:
         """One more point."""
-        if self._since and self.steps:  # the last one was only kept because it was the last
+        if self._loose:
             self.steps.pop()
             self.values.pop()
         self.steps.append(step)
         self.values.append(values)
-        self._since = (self._since + 1) % self._every
-        if len(self.steps) > 2 * POINTS:
-            self.steps, self.values = self.steps[::2], self.values[::2]
+        self._loose = self._count % self._every != 0
+        if len(self.steps) > 2 * POINTS and not self._loose:
             self._every *= 2
+            self._loose = self._count % self._every != 0
+            self.steps = self.steps[::2] + ([step] if self._loose else [])
+            self.values = self.values[::2] + ([values] if self._loose else [])
+        self._count += 1
 
     def at(self, step: float) -> list[float] | None:
         """The values in force at a step: those of the first point that is not before it."""

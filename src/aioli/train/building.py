@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import LoggerType
 
@@ -58,6 +59,9 @@ def build_accelerator(recipe: TrainRecipe, path: Path) -> Accelerator:
     choice = recipe.train.precision
     able = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     precision = "bf16" if choice == "bf16" or (choice == "auto" and able) else "no"
+    shared = AcceleratorState._shared_state
+    if shared and shared.get("_mixed_precision") != precision:
+        AcceleratorState._reset_state()  # a run before this one, in this process, was of another precision
     here = not torch.accelerator.is_available()  # or processes that torchrun starts on CPUs would not find each other
     return Accelerator(cpu=here, mixed_precision=precision, log_with=recipe.trackers or None, project_dir=str(path))
 

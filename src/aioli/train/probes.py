@@ -83,14 +83,14 @@ class Validation:
         device = next(model.parameters()).device
         sums = torch.zeros(self.targets, dtype=torch.float64, device=device)
         counts = torch.zeros_like(sums)
-        training = model.training
+        training, call = model.training, model if forward is None else forward
         model.eval()
         try:
             with torch.no_grad():
                 for k in range(0, len(self.ids), self.batch):
                     some = slice(k, k + self.batch)
                     labels, target = self.labels[some].to(device), self.target[some].to(device)
-                    logits = (forward or model)(input_ids=self.ids[some].to(device)).logits
+                    logits = call(input_ids=self.ids[some].to(device)).logits
                     losses, counted = token_losses(logits, labels)
                     a, b = group_sums(losses.double(), counted, target, self.targets)
                     sums += a

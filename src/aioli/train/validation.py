@@ -23,26 +23,24 @@ BUDGET = 0.05
 def subset(
     store: TokenStore, targets: Sequence[str], split: str, sequences: int | None, seed: int, batch: int
 ) -> Validation:
-    """At most so many sequences of each target (None: all of them), chosen by the seed."""
+    """At most so many sequences with loss of each target (None: all of them), chosen by the seed."""
     ids, labels, owners = [], [], []
     for i, target in enumerate(targets):
         rows, masks = store.rows(target, split), store.masks(store.groups.index(target), split)
-        size = len(rows)
+        able = np.arange(len(rows)) if masks is None else np.flatnonzero(np.asarray(masks)[:, 1:].any(axis=1))
+        size = len(able)
         if size == 0:
-            raise ValueError(f"target {target!r} has no sequence in the {split} split of {store.path}")
+            what = "sequence" if len(rows) == 0 else "token with loss"
+            raise ValueError(f"target {target!r} has no {what} in the {split} split of {store.path}")
         count = size if sequences is None else max(1, min(sequences, size))
         which = np.zeros(count, dtype=np.int64)
         keys = np.array([key(seed, i, 0)], dtype=np.uint64)
-        chosen = np.sort(permute(np.arange(count), which, np.array([size]), keys))
+        chosen = able[np.sort(permute(np.arange(count), which, np.array([size]), keys))]
         tokens = torch.from_numpy(rows[chosen].astype(np.int64))
         ids.append(tokens)
         mask = None if masks is None else torch.from_numpy(masks[chosen])
         labels.append(tokens if mask is None else tokens.masked_fill(mask == 0, IGNORED))
         owners.append(torch.full((count,), i, dtype=torch.int64))
-        if not bool((labels[-1][:, 1:] != IGNORED).any()):
-            raise ValueError(
-                f"the {count} validation sequences of {target!r} hold no token with loss; raise val.tokens"
-            )
     return Validation(torch.cat(ids), torch.cat(labels), torch.cat(owners), len(targets), batch)
 
 
