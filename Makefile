@@ -1,7 +1,7 @@
-# make demo   install into .venv and show what aioli does
+# make demo   install into .venv and train two small models side by side, in a few minutes
 # make test   install into .venv with the development tools and run the tests
 # make lint   ruff and mypy --strict
-# make bench  print the speed of the core and of the sampler as JSON
+# make bench  print the speed of the core, the sampler, prepare and the engine as JSON
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -31,6 +31,7 @@ bench: .venv/.installed
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/prepare.py
+	$(BIN)/python benchmarks/engine.py
 
 docs: .venv/.installed
 	$(BIN)/python docs/generate.py
@@ -39,7 +40,7 @@ docs: .venv/.installed
 	$(PYTHON) -m venv .venv
 
 .venv/.installed: .venv/bin/python $(INPUTS)
-	$(PIP) -e ".[data]"
+	$(PIP) -e ".[train]"
 	@touch $@
 
 .venv/.dev: .venv/bin/python $(INPUTS)

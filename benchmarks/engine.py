@@ -1,6 +1,6 @@
 """Speed of the engine beside a bare PyTorch loop on the same model and data: JSON, ratios measured in one run.
 
-    python benchmarks/engine.py [--total 1000] [--rounds 12] [--threads 1] [-o benchmarks/results/engine.json]
+    python benchmarks/engine.py [--total 2000] [--rounds 12] [--threads 1] [-o benchmarks/results/engine.json]
 
 Contenders take turns, a few steps each, so that a busy machine slows all of them; ratios are taken within a turn.
 `bare` is what a user would write: rows of a memory map, forward, backward, clip, AdamW, a learning rate. DoGE and
@@ -190,7 +190,7 @@ def resume_seconds(store: TokenStore, folder: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--total", type=int, default=1000, help="steps of the whole runs")
+    parser.add_argument("--total", type=int, default=2000, help="steps of the whole runs")
     parser.add_argument("--rounds", type=int, default=12, help="rounds in which proxies take turns")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("-o", "--out", help="write the JSON here too")

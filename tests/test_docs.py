@@ -18,7 +18,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 def test_code_blocks_run(page, tmp_path, monkeypatch):
     """The blocks of a page run one after the other, with stand-ins for what the README's reader has."""
     monkeypatch.chdir(tmp_path)
-    write_store("store", {"train": {name: np.arange(640) for name in ("code", "books", "web")}}, 64, 640)
+    tokens = {name: np.arange(640) for name in ("code", "books", "web")}
+    write_store("store", dict.fromkeys(("train", "val", "test"), tokens), 64, 640)
     model = {"losses": np.array([3.0, 3.5, 4.0])}
 
     def train_one_step(model, proportions):

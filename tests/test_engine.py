@@ -111,11 +111,22 @@ def test_decay_is_on_matrices_only():
     assert (groups[0]["weight_decay"], groups[1]["weight_decay"]) == (0.1, 0.0)
 
 
-@pytest.mark.parametrize(("preset", "millions"), [("pythia-14m", 14.1), ("pythia-70m", 70.4), ("pythia-160m", 162.3)])
+@pytest.mark.parametrize(
+    ("preset", "millions"),
+    [
+        ("pythia-14m", 14.07),
+        ("pythia-31m", 30.49),
+        ("pythia-70m", 70.43),
+        ("pythia-160m", 162.32),
+        ("pythia-410m", 405.33),
+        ("pythia-1b", 1011.78),
+        ("pythia-1.4b", 1414.65),
+    ],
+)
 def test_presets_have_the_published_sizes(preset, millions):
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(preset_config(preset, 50277, 2048, {}))
-    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.06)
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.01)
     assert preset in PRESETS
 
 
@@ -204,9 +215,9 @@ def test_the_validation_budget_keeps_looking_within_five_percent(store):
     policy = aioli.create("aioli", rounds=4, k=2).policy(groups=list(GROUPS), steps=400)
     assert looks(policy) == 4 * (3 * 2 + 1)
     each = budget(looks(policy), 400, 8 * CONTEXT, CONTEXT, 3)
-    cost = looks(policy) * each * 3 * CONTEXT / 3
+    cost = looks(policy) * each * 3 * CONTEXT / 3  # a forward pass is a third of a step
     assert cost <= 0.05 * 400 * 8 * CONTEXT
-    assert each == 1 or cost > 0.03 * 400 * 8 * CONTEXT
+    assert each == 1 or cost > 0.02 * 400 * 8 * CONTEXT
 
 
 METHODS = {
@@ -340,7 +351,7 @@ def test_damaged_checkpoints_and_other_recipes_are_refused(store, tmp_path):
 
 
 def test_a_loss_that_is_not_a_number_stops_with_step_and_group(store, tmp_path):
-    run = Run(recipe_of(store, method="stratified"), tmp_path / "run")
+    run = Run(recipe_of(store, method="stratified", checkpoint={"every": 2}), tmp_path / "run")
 
     def poison(job):
         if job.engine.step == 4:
@@ -348,10 +359,10 @@ def test_a_loss_that_is_not_a_number_stops_with_step_and_group(store, tmp_path):
                 next(job.engine.plain.parameters()).fill_(float("nan"))
 
     run.report = poison
-    with pytest.raises(
-        DivergedError, match=r"step 4: the loss is nan in group a, b, c; there is no checkpoint yet; lower train\.lr"
-    ):
+    said = r"step 4: the loss is nan in group a, b, c; the last good checkpoint is .*step-000000004; lower train\.lr"
+    with pytest.raises(DivergedError, match=said):
         run.train()
+    assert Run(recipe_of(store, method="stratified"), tmp_path / "run").train()["val"]["mean_loss"] < 4.4
 
 
 # ---------------------------------------------------------------------- corners

@@ -23,7 +23,11 @@ class Outcome:
     @classmethod
     def read(cls, paths: Mapping[str, Path], method: str, in_domain: bool) -> Outcome:
         """From the journals of the runs."""
-        return cls({name: Trace(path).read() for name, path in paths.items()}, method, in_domain)
+        traces = {name: Trace(path).read() for name, path in paths.items()}
+        for name, trace in traces.items():
+            if trace.result is None:
+                raise ValueError(f"the {name} run was stopped at step {trace.step}; run the demo again to go on")
+        return cls(traces, method, in_domain)
 
     @property
     def groups(self) -> list[str]:

@@ -139,10 +139,8 @@ def _each(recipe: TrainRecipe, store: TokenStore, policy: RulePolicy, n: int) ->
     if recipe.val.tokens is not None:
         return max(1, recipe.val.tokens // (n * store.context))
     steps, tokens = recipe.train.steps, recipe.train.batch * store.context
-    count = looks(policy)
-    if count:
-        return budget(count, steps, tokens, store.context, n)
-    return budget(max(1, steps // every_steps(recipe)), steps, tokens, store.context, n, share=BUDGET / 5)
+    asked, own = looks(policy), 0 if recipe.val.every == 0 else steps // every_steps(recipe)
+    return budget(max(1, asked + own), steps, tokens, store.context, n, BUDGET if asked else BUDGET / 5)
 
 
 def _settings(recipe: TrainRecipe) -> Settings:
