@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from aioli.cli.show import Bar, clock, table
+from aioli.cli.show import Bar, clock, need, table
 
 EXAMPLES = """examples:
   aioli demo                       three groups mixed towards a fourth: even shares against Aioli
@@ -52,13 +52,9 @@ def run(options: argparse.Namespace) -> int:
     """Prepare the text, train both runs at once, show what came of it."""
     if options.steps < LEAST:
         raise ValueError(f"--steps {options.steps} is too short for {ROUNDS} rounds; use {LEAST} or more")
-    try:
-        from aioli.report.demo import Outcome, page
-    except ImportError:
-        raise ValueError(
-            "the demo trains real models; install what that takes with pip install 'aioli-mix[train]', or see "
-            "`aioli simulate`, which needs nothing"
-        ) from None
+    need("train", "torch", "transformers", "accelerate", "pydantic", "tokenizers")
+    from aioli.report.demo import Outcome, page
+
     folder = Path(options.out)
     method = "aioli" if options.in_domain else "aioli-ood"
     print(_question(options.in_domain) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import sys
 import time
@@ -73,6 +74,13 @@ def clock(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def need(extra: str, *modules: str) -> None:
+    """Refuse, with the remedy, to go on without what an extra installs."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(f"this needs {missing[0]}, which is not installed; pip install 'aioli-mix[{extra}]'")
 
 
 def share(value: float) -> str:

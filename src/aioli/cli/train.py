@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import signal
 import sys
@@ -12,11 +13,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aioli.cli.show import Bar, table
+from aioli.cli.show import Bar, need, table
 
 if TYPE_CHECKING:
     from aioli.train import Run
 
+FIRST = os.environ.get("RANK", "0") == "0"
+"""Whether this is the process that speaks, of those that torchrun starts."""
 EXAMPLES = """examples:
   aioli train recipe.yaml -o run                          train a recipe
   aioli train recipe.yaml -o run method=stratified        the same with settings changed
@@ -46,21 +49,47 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train, or explain the recipe."""
+    need("train", "torch", "transformers", "accelerate", "pydantic", "yaml")
     stop, stopped = threading.Event(), set[int]()
 
     def asked(number: int, frame: object) -> None:
+        if number in stopped:
+            raise KeyboardInterrupt  # asked twice: at once, without saving
         stopped.add(number)
         stop.set()
 
     if not options.help_recipe and threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, asked)  # before the long imports: from here on a run saves itself first
-    from aioli.recipe import build, describe, override, read
-    from aioli.train import Run, StoppedError, TrainRecipe
+    from aioli.recipe import describe
+    from aioli.train import StoppedError, TrainRecipe
 
     if options.help_recipe:
         print(table(("field", "default", "meaning"), describe(TrainRecipe), left=3))
         return 0
+    live = Live(options.quiet or options.json)
+    try:
+        result = _run(options, live, stop).train()
+    except StoppedError as end:
+        if FIRST:
+            print(f"\rstopped at step {end.step}; go on with: {_again()}", file=sys.stderr)
+        return 130 if signal.SIGINT in stopped else 0
+    except ValueError:
+        if FIRST:
+            raise
+        return 2  # the first process says why
+    finally:
+        live.bar.clear()
+    if FIRST:
+        print(json.dumps(result, indent=2, ensure_ascii=False) if options.json else render(result))
+    return 0
+
+
+def _run(options: argparse.Namespace, live: Live, stop: threading.Event) -> Run:
+    """The run that is asked for."""
+    from aioli.recipe import build, override, read
+    from aioli.train import Run, TrainRecipe
+
     settings, plain, where = list(options.settings), {}, "settings"
     if options.recipe is not None and "=" in options.recipe and not Path(options.recipe).exists():
         settings.insert(0, options.recipe)
@@ -68,30 +97,12 @@ def run(options: argparse.Namespace) -> int:
         plain, where = read(options.recipe), options.recipe
     if options.out is None:
         raise ValueError("where to? Give a directory for the run with -o")
-    recipe = build(TrainRecipe, override(plain, settings, TrainRecipe), where)
-    live = Live(options.quiet or options.json)
-    job = Run(recipe, options.out, live, stop)
-    try:
-        result = job.train()
-    except StoppedError:
-        live.bar.clear()
-        if job.accelerator.is_main_process:
-            print(f"stopped at step {job.engine.step}; go on with: {_again(job)}", file=sys.stderr)
-        return 130 if signal.SIGINT in stopped else 0
-    except ValueError:
-        if job.accelerator.is_main_process:
-            raise
-        return 2  # the first process says why
-    finally:
-        live.bar.clear()
-    if job.accelerator.is_main_process:
-        print(json.dumps(result, indent=2, ensure_ascii=False) if options.json else render(result))
-    return 0
+    return Run(build(TrainRecipe, override(plain, settings, TrainRecipe), where), options.out, live, stop)
 
 
-def _again(job: Run) -> str:
+def _again() -> str:
     """The command that resumes a run."""
-    if job.accelerator.num_processes > 1:
+    if "WORLD_SIZE" in os.environ:
         return "the same command"
     return shlex.join(["aioli", *sys.argv[1:]])
 

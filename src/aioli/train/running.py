@@ -22,6 +22,7 @@ from aioli import __version__
 from aioli.data.store import TokenStore
 from aioli.files import explained, locked, read_json, write_json, write_text
 from aioli.protocol import Segment, check_supported
+from aioli.recipe import build, read
 from aioli.train import checkpoint, journal, records
 from aioli.train.building import build_accelerator, build_engine, build_policy, every_steps, groups_and_targets
 from aioli.train.engine import DivergedError, Engine
@@ -35,6 +36,10 @@ Report = Callable[["Run"], None]
 
 class StoppedError(Exception):
     """The run was asked to stop, and has saved itself."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"stopped at step {step}")
+        self.step = step
 
 
 class Run:
@@ -74,6 +79,7 @@ class Run:
     def train(self) -> dict[str, Any]:
         """Train to the end, from the last checkpoint if there is one; returns the result."""
         if (done := read_json(self.path / RESULT)) is not None:
+            self._same_recipe()
             return dict(done)
         with self._alone():
             self._resume()
@@ -99,7 +105,7 @@ class Run:
         with explained(self.path), locked(self.path, str(self.path)) if first else nullcontext():
             try:
                 if first:
-                    self._same_recipe(self.recipe.model_dump(mode="json"))
+                    self._same_recipe()
                     self._start_trackers()
             except (ValueError, OSError) as error:
                 problem = [str(error)]
@@ -132,19 +138,19 @@ class Run:
             if size == 0:
                 self.journal.append(records.opening(self))
 
-    def _same_recipe(self, plain: dict[str, Any]) -> None:
-        """A directory belongs to one recipe."""
-        file = self.path / RECIPE
-        if file.is_file():
-            before = yaml.safe_load(file.read_text(encoding="utf-8"))
-            changed = [key for key in plain if before.get(key) != plain[key] and key not in ("trackers", "checkpoint")]
-            if changed:
+    def _same_recipe(self) -> None:
+        """A directory belongs to one recipe; where trackers report and how often it is saved may change."""
+        file, mine = self.path / RECIPE, self.recipe.model_dump(mode="json")
+        if not file.is_file():
+            write_text(file, yaml.safe_dump(mine, sort_keys=False))
+            return
+        before = records.flat(build(TrainRecipe, read(file), str(file)).model_dump(mode="json"))
+        for key, value in records.flat(mine).items():
+            if before.get(key) != value and not key.startswith(("trackers", "checkpoint.")):
                 raise ValueError(
-                    f"{self.path} holds a run with another {changed[0]}: {before.get(changed[0])}, not "
-                    f"{plain[changed[0]]}; resume it with its own recipe ({file}) or choose another directory"
+                    f"{self.path} holds a run with another {key}: {before.get(key)}, not {value}; resume it with its "
+                    f"own recipe ({file}) or choose another directory"
                 )
-        else:
-            write_text(file, yaml.safe_dump(plain, sort_keys=False))
 
     def _stepped(self, engine: Engine) -> None:
         """After every step: look and save when it is time, stop when asked to."""
@@ -156,7 +162,7 @@ class Run:
             self._save()
         self._tell()
         if stop:
-            raise StoppedError
+            raise StoppedError(self.engine.step)
 
     def _look(self) -> None:
         """See how things stand, for the journal alone."""
@@ -178,7 +184,7 @@ class Run:
     def _may_stop(self) -> None:
         """Where everything is saved already."""
         if self._asked_to_stop():
-            raise StoppedError
+            raise StoppedError(self.engine.step)
 
     def _save(self) -> None:
         size = 0 if self.journal is None else self.journal.sync()
