@@ -100,8 +100,9 @@ def page(outcome: Outcome, path: Path, commands: Sequence[str]) -> Path:
     parts = [
         pages.table(rows[0], rows[1:], best),
         pages.paragraph(
-            "Test loss and perplexity are means over all held-out test data; “on …” is the share of each group in what "
-            "was trained on, “looking” the time spent on validation losses as a share of the time of training.",
+            "Test loss is the mean over all held-out test data (of each group, averaged), perplexity its exponential; "
+            "“on …” is the share of each group in what was trained on, “looking” the time spent on validation losses "
+            "as a share of the time of training.",
             "note",
         ),
         pages.heading("How the mixture moved"),

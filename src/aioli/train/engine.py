@@ -26,6 +26,7 @@ from aioli.data.sampler import Batch, MixtureSampler
 from aioli.protocol import Observation, Segment
 from aioli.simplex import uniform
 from aioli.train.measures import Measures
+from aioli.train.memory import keep_memory
 from aioli.train.optimizer import Schedule, adamw
 from aioli.train.probes import IGNORED, Validation, group_losses, group_sums, on_device, token_losses
 
@@ -78,6 +79,8 @@ class Engine:
             raise ValueError(
                 f"a batch of {sampler.batch // sampler.world} cannot be split into {settings.accumulate} parts"
             )
+        if self.accelerator.device.type == "cpu":
+            keep_memory()
         self.plain = model
         """The model itself, for probes."""
         optimizer = adamw(model, settings.schedule.peak, settings.betas, settings.eps, settings.decay)

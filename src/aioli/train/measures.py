@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from aioli.protocol import Segment
-from aioli.train.probes import IGNORED, directional, gradient_of, group_losses, group_sums, on_device, token_losses
+from aioli.train.forward import directional
+from aioli.train.probes import IGNORED, gradient_of, group_losses, group_sums, on_device, token_losses
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

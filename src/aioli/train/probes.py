@@ -6,21 +6,17 @@ carry loss; a group without any is NaN.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch.autograd import forward_ad
-from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from aioli.data.sampler import Batch
 
 Tensor = torch.Tensor
 IGNORED = -100
-_FORWARD: Any = forward_ad
 
 
 def on_device(batch: Batch, device: torch.device) -> dict[str, Tensor]:
@@ -108,37 +104,3 @@ def gradient_of(model: torch.nn.Module, loss: Tensor, keep: bool = False) -> dic
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     found = torch.autograd.grad(loss, list(named.values()), allow_unused=True, retain_graph=keep)
     return {name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(named.items(), found, strict=True)}
-
-
-def directional(
-    model: torch.nn.Module,
-    direction: Mapping[str, Tensor],
-    ids: Tensor,
-    labels: Tensor,
-    group: Tensor,
-    groups: int,
-    tokens: Tensor | None = None,
-) -> Tensor:
-    """⟨direction, ∇L_j⟩ of every group's training loss L_j, all in one forward-mode pass: (groups,).
-
-    Its cost does not grow with the number of groups. Attention takes its plain form, the only one with forward mode.
-    The model is differentiated along `direction` up to its logits z, and the loss of a token by hand: its derivative is
-    Σ_k softmax(z)_k ż_k - ż_y. `tokens` divides the sums, where the sequences are a part of a larger batch.
-    """
-    with torch.no_grad(), _FORWARD.dual_level(), sdpa_kernel(SDPBackend.MATH):
-        dual = {
-            name: _FORWARD.make_dual(p.detach(), direction[name])
-            for name, p in model.named_parameters()
-            if name in direction
-        }
-        logits, moved = _FORWARD.unpack_dual(functional_call(model, dual, kwargs={"input_ids": ids}).logits)
-    with torch.no_grad():
-        wanted = labels[:, 1:]
-        counted = wanted != IGNORED
-        if moved is None:  # nothing in `direction` reaches the logits
-            return torch.zeros(groups, device=ids.device)
-        z, change = logits[:, :-1].float(), moved[:, :-1].float()
-        chosen = change.gather(-1, wanted.clamp(min=0)[..., None])[..., 0]
-        slopes = torch.linalg.vecdot(torch.softmax(z, -1), change) - chosen
-        sums, here = group_sums(slopes, counted, group, groups)
-        return sums / (here if tokens is None else tokens).clamp(min=1)
