@@ -5,6 +5,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 INPUTS := pyproject.toml constraints.txt
 
 .PHONY: demo test test-slow lint format bench docs clean
@@ -13,10 +14,10 @@ demo: .venv/.installed
 	$(BIN)/aioli demo
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-slow: .venv/.dev
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

@@ -292,7 +292,7 @@ def journal_of(path):
     return lines
 
 
-@pytest.mark.parametrize("method", ["aioli", "ado"])
+@pytest.mark.parametrize("method", ["aioli", "ado", "odm", "doge"])
 def test_a_run_that_was_stopped_anywhere_ends_with_the_same_bits(method, store, tmp_path):
     chosen = {"name": method, "settings": METHODS[method]}
     whole = Run(recipe_of(store, method=chosen), tmp_path / "whole")

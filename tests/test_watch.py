@@ -54,7 +54,7 @@ def test_a_finished_run_is_shown_at_once(finished, capsys):
     assert state["step"] == 60
     assert state["result"]["steps"] == 60
     assert state["proportions"]["steps"][-1] == 60
-    assert state["loss"]["steps"] == list(range(3, 60, 3))
+    assert state["loss"]["steps"] == list(range(6, 60, 6))
 
 
 def test_a_running_run_is_followed_to_its_end(store, tmp_path):

@@ -114,7 +114,7 @@ def page(outcome: Outcome, path: Path, commands: Sequence[str]) -> Path:
         ),
         pages.heading("How the loss fell"),
         pages.figure(
-            _losses(outcome), "Mean validation loss on the way, on a fixed small subset of the held-out data."
+            _losses(outcome), "Mean validation loss on the way, on the same small part of the held-out data for both."
         ),
         pages.heading("What this shows, and what it does not"),
         pages.paragraph(honest),

@@ -19,11 +19,9 @@ from aioli.registry import create
 from aioli.train.engine import Engine, Settings
 from aioli.train.models import build_model, load_model
 from aioli.train.optimizer import Schedule
+from aioli.train.probes import Validation
 from aioli.train.recipe import MODEL, RESULT, TrainRecipe
-from aioli.train.validation import BUDGET, budget, looks, subset
-
-LOOKS = 20
-"""How often a run is looked at for its journal, unless it is said otherwise."""
+from aioli.train.validation import LOOKS, OVERVIEW, budget, looks, subset
 
 
 def groups_and_targets(store: TokenStore, recipe: TrainRecipe) -> tuple[list[str], list[str]]:
@@ -108,7 +106,11 @@ def build_engine(
         rank=rank,
         world=world,
     )
-    validation = subset(store, targets, "val", _each(recipe, store, policy, n), recipe.seed, recipe.val.batch)
+    count = looks(policy)
+    each = budget(count, train.steps, train.batch * store.context, store.context, n) if count else 1
+    if recipe.val.tokens is not None:
+        each = max(1, recipe.val.tokens // (n * store.context))
+    validation = subset(store, targets, "val", each, recipe.seed, recipe.val.batch)
     choice = recipe.model
     model = build_model(
         choice.preset,
@@ -134,13 +136,12 @@ def every_steps(recipe: TrainRecipe) -> int:
     return recipe.val.every or max(1, recipe.train.steps // LOOKS)
 
 
-def _each(recipe: TrainRecipe, store: TokenStore, policy: RulePolicy, n: int) -> int:
-    """Validation sequences of each target in a look."""
-    if recipe.val.tokens is not None:
-        return max(1, recipe.val.tokens // (n * store.context))
-    steps, tokens = recipe.train.steps, recipe.train.batch * store.context
-    asked, own = looks(policy), 0 if recipe.val.every == 0 else steps // every_steps(recipe)
-    return budget(max(1, asked + own), steps, tokens, store.context, n, BUDGET if asked else BUDGET / 5)
+def build_overview(recipe: TrainRecipe, store: TokenStore, targets: list[str]) -> Validation:
+    """What is looked at for the journal: the same whatever the method, so that curves of runs can be compared."""
+    train, n = recipe.train, len(targets)
+    count = max(1, train.steps // every_steps(recipe))
+    each = budget(count, train.steps, train.batch * store.context, store.context, n, OVERVIEW)
+    return subset(store, targets, "val", each, recipe.seed, recipe.val.batch)
 
 
 def _settings(recipe: TrainRecipe) -> Settings:

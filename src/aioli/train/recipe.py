@@ -85,11 +85,11 @@ class ValChoice(Section):
     """How the validation loss is looked at while training."""
 
     tokens: int | None = Field(default=None, ge=1)
-    """Tokens of all targets in each look; left out: as many as keep looking within 5% of the training compute."""
+    """Tokens of all targets in each look that the method asks for; left out: for 4% of the training compute in all."""
     batch: int = Field(default=64, ge=1)
     """Sequences in one forward pass."""
     every: int | None = Field(default=None, ge=0)
-    """Steps between looks that are for the journal alone; left out: a twentieth of the run; 0: none."""
+    """Steps between looks that are for the journal, at 1% of the compute; left out: a tenth of the run; 0: none."""
     gradients: Literal["sum", "matrix"] = "sum"
     """Inner products of gradients (DoGE): summed over the targets in one pass, or for each target, n passes."""
 

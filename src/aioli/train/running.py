@@ -24,7 +24,14 @@ from aioli.files import explained, locked, read_json, write_json, write_text
 from aioli.protocol import Segment, check_supported
 from aioli.recipe import build, read
 from aioli.train import checkpoint, journal, records
-from aioli.train.building import build_accelerator, build_engine, build_policy, every_steps, groups_and_targets
+from aioli.train.building import (
+    build_accelerator,
+    build_engine,
+    build_overview,
+    build_policy,
+    every_steps,
+    groups_and_targets,
+)
 from aioli.train.engine import DivergedError, Engine
 from aioli.train.journal import Journal
 from aioli.train.models import save_model
@@ -68,6 +75,8 @@ class Run:
         self.segment: Segment | None = None
         self.journal: Journal | None = None
         """On the first rank, which alone writes."""
+        self.overview = build_overview(recipe, self.store, self.targets)
+        """What is looked at for the journal."""
         self.status = records.Status(self.path)
         self.saved = 0
         self.every = recipe.train.steps if recipe.val.every == 0 else every_steps(recipe)
@@ -169,7 +178,7 @@ class Run:
         measures = self.engine.measures
         assert measures is not None
         with measures.probing():
-            found = self.engine.val_losses(self.engine.validation)
+            found = self.engine.val_losses(self.overview)
         self._write(records.look_line(self, self.recent[0] / self.recent[1], found.tolist()))
         self.recent = (0.0, 0)
 

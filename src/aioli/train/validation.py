@@ -16,8 +16,11 @@ from aioli.train.probes import IGNORED, Validation
 
 FORWARD_SHARE = 0.4
 """A forward pass alone, in units of a training step on the same tokens: a third, and something for small batches."""
-BUDGET = 0.05
-"""The share of the training compute that looks at the validation loss may take, unless it is said otherwise."""
+BUDGET, OVERVIEW = 0.04, 0.01
+"""Shares of the training compute that looks at the validation loss may take, unless it is said otherwise: those that a
+policy asks for, and those for the journal."""
+LOOKS = 10
+"""How often a run is looked at for its journal, unless it is said otherwise."""
 
 
 def subset(
