@@ -4,7 +4,8 @@
 
 Contenders take turns, a few steps each, so that a busy machine slows all of them; ratios are taken within a turn.
 `bare` is what a user would write: rows of a memory map, forward, backward, clip, AdamW, a learning rate. DoGE and
-DoReMi are also done the plain way, with a backward or forward pass for each group.
+DoReMi are also done the plain way, with a backward or forward pass for each group;
+DoGE's gradients then serve its step as well.
 """
 
 from __future__ import annotations
@@ -96,18 +97,23 @@ def per_group(store: TokenStore, steps: int, m: int, kind: str, batch: int = BAT
             drawn = sampler.next(np.full(m, 1.0 / m))
             ids, group = torch.from_numpy(drawn.ids), torch.from_numpy(drawn.group)
             present = [j for j in range(m) if bool((group == j).any())]
-            if kind == "doge":
+            if kind == "doge":  # the groups' gradients serve the step, too
                 direction = gradient(torch.from_numpy(val.next(np.full(m, 1.0 / m)).ids))
+                total = torch.zeros_like(direction)
                 for j in present:
-                    torch.dot(gradient(ids[group == j]), direction)
-            losses = []
-            for j in present:
-                mine = ids[group == j]
-                losses.append(p[j] * model(input_ids=mine, labels=mine).loss)
-                if kind == "doremi":
+                    mine = gradient(ids[group == j])
+                    torch.dot(mine, direction)
+                    total += p[j] * mine
+                for parameter, piece in zip(parameters, total.split([q.numel() for q in parameters]), strict=True):
+                    parameter.grad = piece.view_as(parameter)
+            else:
+                losses = []
+                for j in present:
+                    mine = ids[group == j]
+                    losses.append(p[j] * model(input_ids=mine, labels=mine).loss)
                     with torch.no_grad():
                         reference(input_ids=mine, labels=mine)
-            torch.stack(losses).sum().backward()
+                torch.stack(losses).sum().backward()
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             optimizer.step()
             optimizer.zero_grad()
@@ -195,7 +201,7 @@ def main() -> None:
     steps, rounds = STEPS, options.rounds
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        three, two, many = (make_store(folder, m) for m in (3, 2, 32))
+        two, three, eight, many = (make_store(folder, m) for m in (2, 3, 8, 32))
         seconds = measure(
             {"bare": bare(three, steps), "again": bare(three, steps), "static": static(three, steps)},
             options.total // (2 * steps),
@@ -214,6 +220,8 @@ def main() -> None:
                 "doge m=2": online(two, steps, 10**4, "doge", 32, r=0.5, proxy=True),
                 "doge m=32": online(many, steps, 10**4, "doge", 32, r=0.5, proxy=True),
                 "doge per group m=2": per_group(two, steps, 2, "doge", 32),
+                "doge per group m=8": per_group(eight, steps, 8, "doge", 32),
+                "doge m=8": online(eight, steps, 10**4, "doge", 32, r=0.5, proxy=True),
                 "doge per group m=32": per_group(many, steps, 32, "doge", 32),
             },
             rounds,

@@ -67,18 +67,20 @@ def test_two_processes_train_the_same_runs(store, tmp_path):
         {"name": "aioli", "settings": {"rounds": 2, "k": 1, "eta": 1.0}},
         {"name": "doremi", "settings": {"proxy": True, "eta": 0.5}, "reference": str(tmp_path / "one" / "0")},
         {"name": "doge", "settings": {"proxy": True, "eta": 0.5, "rule": "normalised"}},
-        {"name": "odm"},
+        {"name": "ado", "settings": {"rounds": 3}},
     ]
-    parts = [{}, {"accumulate": 2}, {"accumulate": 2}, {}, {}]
+    parts = [{}, {"accumulate": 2}, {"accumulate": 2}, {"batch": 2}, {}]
     recipes = [
-        recipe_of(store, method=method, train={"steps": 24, "threads": 1, "lr": 1e-3, **more})
+        recipe_of(
+            store, method=method, train={"steps": 24, "threads": 1, "lr": 1e-3, **more}, val={"tokens": 1, "every": 7}
+        )
         for method, more in zip(methods, parts, strict=True)
     ]
     train_alone(recipes, tmp_path / "one")
     jobs = [
         {"recipe": recipe.model_dump(mode="json"), "path": str(tmp_path / "two" / str(k)), "stop": stop}
         for k, recipe in enumerate(recipes)
-        for stop in ([9, 0] if k in (1, 3) else [0])
+        for stop in ([9, 0] if k in (1, 3, 4) else [0])
     ]
     launch(jobs, tmp_path)
     for k, recipe in enumerate(recipes):
@@ -87,7 +89,8 @@ def test_two_processes_train_the_same_runs(store, tmp_path):
 
 def test_sharded_parameters_train_the_same_run(store, tmp_path):
     chosen = {"name": "aioli", "settings": {"rounds": 2, "k": 1, "eta": 1.0}}
-    recipe = recipe_of(store, method=chosen, train={"steps": 24, "threads": 1, "lr": 1e-3})
+    small = {"tokens": 3 * 16, "batch": 1}  # three sequences for two ranks, one at a time
+    recipe = recipe_of(store, method=chosen, train={"steps": 24, "threads": 1, "lr": 1e-3}, val=small)
     train_alone([recipe], tmp_path / "one")
     job = {"recipe": recipe.model_dump(mode="json"), "path": str(tmp_path / "two")}
     launch([{**job, "stop": stop} for stop in (9, 0)], tmp_path, "shard")

@@ -15,11 +15,12 @@ from test_engine import store as store
 from aioli.cli import main
 from aioli.data import MixtureSampler, write_store
 from aioli.protocol import Segment
-from aioli.train import Engine, Run, Schedule, Settings
+from aioli.train import Engine, Run, Schedule, Settings, StoppedError, checkpoint
 from aioli.train.models import load_model
 from aioli.train.validation import subset
 
 STATIC = {"name": "stratified"}
+SMALL = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 
 
 @pytest.mark.parametrize("scratch", [False, True])
@@ -157,3 +158,130 @@ def test_a_stop_before_the_first_step_costs_nothing(store, tmp_path):
     assert "stopped at step 0; go on with: aioli" in done.stderr
     assert main(["train", *words, "--json"]) == 0
     assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 50
+
+
+# ---------------------------------------------------------------------- what a review found
+
+
+@pytest.mark.parametrize("method", ["odm", "ado", "doremi"])
+def test_sequences_without_loss_are_no_divergence(method, tmp_path):
+    """A group may be drawn whose sequences are prompts alone."""
+    data = masked_store(tmp_path / "store")
+    chosen = {"name": method}
+    if method == "doremi":
+        Run(recipe_of(data, method=STATIC, train={"steps": 5, "batch": 4}), tmp_path / "ref").train()
+        chosen = {"name": method, "settings": {"proxy": True}, "reference": str(tmp_path / "ref")}
+    assert Run(recipe_of(data, method=chosen, train={"batch": 4}), tmp_path / "run").train()["steps"] == 60
+
+
+def test_a_setting_that_is_left_out_makes_another_run(store, tmp_path):
+    Run(recipe_of(store, method={"name": "aioli", "settings": {"rounds": 2, "k": 1}}), tmp_path / "run").train()
+    with pytest.raises(ValueError, match=r"another method\.settings\.rounds: 2, not None"):
+        Run(recipe_of(store, method={"name": "aioli", "settings": {"k": 1}}), tmp_path / "run").train()
+
+
+def test_a_directory_with_something_else_is_left_alone(store, tmp_path):
+    (tmp_path / "thesis.txt").write_text("all of it")
+    with pytest.raises(ValueError, match=r"holds something else \(thesis\.txt\)"):
+        Run(recipe_of(store), tmp_path).train()
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_an_engine_finishes_one_segment_before_another(store):
+    def fail(engine):
+        if engine.step == 3:
+            raise KeyboardInterrupt
+
+    engine = engine_of(store, after_step=fail)
+    with pytest.raises(KeyboardInterrupt):
+        engine.advance(Segment(np.ones(3) / 3, 10))
+    engine.after_step = None
+    with pytest.raises(ValueError, match="in the middle of another segment, at step 3"):
+        engine.advance(Segment(np.array([1.0, 0.0, 0.0]), 5))
+    found = engine.advance(Segment(np.ones(3) / 3, 10))
+    assert found.tokens.sum() == 10 * 8 * CONTEXT
+
+
+def test_the_launchers_accumulation_changes_nothing(store, monkeypatch):
+    found = []
+    for parts in ("1", "4"):
+        monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", parts)
+        engine = engine_of(store)
+        engine.advance(Segment(np.ones(3) / 3, 3))
+        found.append(weights(engine.plain))
+    assert torch.equal(*found)
+
+
+def test_a_checkpoint_whose_state_was_changed_is_refused(store, tmp_path):
+    with pytest.raises(StoppedError):
+        Run(recipe_of(store), tmp_path / "run", lambda run: run.stop.set()).train()
+    file = checkpoint.latest(tmp_path / "run") / "state.json"
+    for change in (('"step": 1', '"step": 2'), ('"sha256"', '"sha255"'), ("{", "[")):
+        text = file.read_text()
+        file.write_text(text.replace(*change, 1))
+        with pytest.raises(ValueError, match=r"state\.json is damaged"):
+            Run(recipe_of(store), tmp_path / "run").train()
+        file.write_text(text)
+
+
+def test_dropout_does_not_depend_on_what_was_drawn_before(store, tmp_path):
+    results = []
+    for name in ("a", "b"):
+        config = {"hidden_dropout": 0.3, "attention_dropout": 0.1}
+        run = Run(recipe_of(store, method=STATIC, model={"config": {**SMALL, **config}}), tmp_path / name)
+        torch.rand(len(results) + 1)
+        results.append(run.train()["val"])
+    assert results[0] == results[1]
+
+
+def test_models_without_forward_mode_take_a_pass_for_each_group(store):
+    val = MixtureSampler(store, 6, split="val", groups=GROUPS)
+    segment = Segment(np.ones(3) / 3, 2, frozenset({"grad_inner"}), "loss")
+    usual = engine_of(store, val_sampler=val.copy()).advance(segment)
+    engine = engine_of(store, val_sampler=val)
+    engine.forward_mode = False
+    np.testing.assert_allclose(engine.advance(segment).grad_inner, usual.grad_inner, rtol=1e-4)
+
+
+def test_looking_that_will_be_dear_or_poor_is_said_beforehand(store, tmp_path, capsys):
+    words = [f"data={store.path}", "data.groups=[a, b]", "-o", str(tmp_path / "run"), "train.steps=40", "train.batch=2"]
+    assert main(["train", *words, "method={name: aioli, settings: {rounds: 2, k: 2}}"]) == 0
+    said = capsys.readouterr().err
+    assert "worth knowing: 10 looks at 2 validation sequences will take about 10% of the training compute" in said
+    assert "each look takes 1 validation sequence of each target" in said
+
+
+def test_proxies_say_what_they_recommend(store, tmp_path, capsys):
+    words = [
+        f"data={store.path}",
+        "data.groups=[a, b, c]",
+        "-o",
+        str(tmp_path / "run"),
+        "train.steps=30",
+        "train.batch=6",
+    ]
+    assert main(["train", *words, "method={name: doge, settings: {proxy: true, eta: 2.0}}"]) == 0
+    assert "which is what a proxy run recommends: a " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["{store}", "-o", "run"], "is a directory, not a recipe; for a token store: data="),
+        (["data={store}", "-o", "file"], "-o file is a file; give a directory"),
+        (["data={store}", "-o", "run", "seed=-1"], "seed=-1: must be"),
+        (["data={store}", "-o", "run", "method={{name: stratified, reference: ref}}"], "compares with no reference"),
+        (["data={store}", "-o", "run", "model=there"], "for the model in that directory, model.name=there"),
+        (["data={store}", "-o", "run", "model={{name: ./nowhere}}"], "there is no such directory"),
+        (["empty.yaml", "-o", "run"], "empty.yaml is empty"),
+    ],
+)
+def test_more_mistakes_are_one_line(words, complaint, store, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "empty.yaml").touch()
+    (tmp_path / "there").mkdir()
+    assert main(["train", *(word.format(store=store.path) for word in words)]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert error.count("\n") == 1

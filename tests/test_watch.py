@@ -86,7 +86,9 @@ def test_a_run_that_was_killed_is_not_taken_for_a_running_one(store, tmp_path, c
     with pytest.raises(KeyboardInterrupt):
         Run(recipe_of(store, method=AIOLI), tmp_path / "run", interrupt_at(30)).train()
     assert main(["watch", str(tmp_path / "run")]) == 0
-    assert "nobody is training it; go on with: aioli train" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "go on with: aioli train" in out
+    assert "nobody is training it" in out
 
 
 def interrupt_at(step):
@@ -150,6 +152,32 @@ def test_a_damaged_journal_is_named(finished, tmp_path, capsys):
     (tmp_path / "journal.jsonl").write_text((finished / "journal.jsonl").read_text() + "[1, 2]\n")
     assert main(["watch", str(tmp_path)]) == 2
     assert "is not a line of a journal; it is damaged" in capsys.readouterr().err
+
+
+def test_an_empty_journal_is_no_failure(tmp_path, capsys):
+    (tmp_path / "journal.jsonl").touch()
+    assert main(["watch", str(tmp_path), "--once"]) == 2
+    assert "nothing has been trained yet" in capsys.readouterr().err
+
+
+def test_names_cannot_steer_a_terminal(finished, tmp_path, capsys):
+    text = (finished / "journal.jsonl").read_text().replace('"groups": ["a"', '"groups": ["\\u001b]0;owned\\u0007"')
+    (tmp_path / "journal.jsonl").write_text(text)
+    trace = Trace(tmp_path).read()
+    assert trace.about["groups"][0].startswith("\x1b")
+    trace.result = None
+    assert "\x1b" not in watch.render(trace)
+
+
+def test_a_journal_that_was_cut_back_and_grew_again_is_read_anew(finished, tmp_path):
+    lines = (finished / "journal.jsonl").read_text().splitlines(keepends=True)
+    journal = tmp_path / "journal.jsonl"
+    journal.write_text("".join(lines[:10]))
+    trace = Trace(tmp_path).read()
+    longer = [line.replace('"seconds": {', '"seconds": {"more": 1.0, ') for line in lines]
+    journal.write_text("".join(longer))
+    assert watch.state(trace.read())["step"] == 60
+    assert trace.segments == sum('"kind": "segment"' in line for line in lines)
 
 
 # ---------------------------------------------------------------------- curves

@@ -43,6 +43,8 @@ def read(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read the recipe {path}: {getattr(error, 'strerror', None) or error}") from None
     found = parse(text, str(path))
+    if found is None:
+        raise ValueError(f"{path} is empty; a recipe is `name: value` lines")
     if not isinstance(found, dict):
         raise ValueError(f"{path} is not a recipe: it must be `name: value` lines, not {type(found).__name__}")
     return found

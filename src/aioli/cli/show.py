@@ -12,7 +12,7 @@ from typing import TextIO
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """Columns aligned: the first `left` to the left, the others to the right."""
-    cells = [list(header), *(list(row) for row in rows)]
+    cells = [[plain(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[c]) for row in cells) for c in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
@@ -22,6 +22,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -
         return "  ".join(padded).rstrip()
 
     return "\n".join([line(cells[0]), "  ".join("─" * w for w in widths), *(line(row) for row in cells[1:])])
+
+
+def plain(text: str) -> str:
+    """Text from data, without what would steer a terminal."""
+    return "".join(c if c.isprintable() else "�" for c in text)
 
 
 def progress(label: str, stream: TextIO | None = None) -> Callable[[int, int], None]:
@@ -37,27 +42,31 @@ class Bar:
         self.label, self.out = label, sys.stderr if stream is None else stream
         self.began, self.first, self.written, self.width = time.monotonic(), -1, 0.0, 0
 
-    def show(self, done: int, total: int, words: str) -> None:
-        """Say how far it has got; a total of 0 is unknown."""
+    def show(self, done: int, total: int, words: str, rest: str = "") -> None:
+        """Say how far it has got; a total of 0 is unknown. `rest` comes last, as far as there is room."""
         now = time.monotonic()
         if self.first <= 0:
             self.first, self.began = done, now  # what was done before is no measure of speed
         terminal = self.out.isatty()
-        if now - self.written < (0.1 if terminal else 60) and done != total:
+        pause = 0.1 if terminal else 5 if self.written == 0 else 30
+        if now - (self.written or self.began) < pause and done != total:
             return
-        self.written = now
         gone = max(done - self.first, 0)
         left = "" if not (total and gone) else f"  {clock((now - self.began) * (total - done) / gone)} left"
         if terminal:
-            filled = round(24 * done / total) if total else 0
-            bar = f"{'█' * filled}{'░' * (24 - filled)} " if total else ""
-            line = f"{self.label} {bar}{words}{left}"[: shutil.get_terminal_size((80, 24)).columns - 1]
+            self.written = now
+            columns = shutil.get_terminal_size((80, 24)).columns
+            size = 24 if columns >= 110 else 10
+            filled = round(size * done / total) if total else 0
+            bar = f"{'█' * filled}{'░' * (size - filled)} " if total else ""
+            line = f"{self.label} {bar}{words}{left}{'  ' * bool(rest)}{rest}"[: columns - 1]
             self.out.write("\r" + line.ljust(self.width))
             self.width = len(line)
             if total and done >= total:
                 self.clear()
         elif now - self.began > 1 and (not total or done < total):
-            self.out.write(f"{self.label} {words}{left}\n")
+            self.written = now
+            self.out.write(f"{self.label} {words}{left}{'  ' * bool(rest)}{rest}\n")
         self.out.flush()
 
     def clear(self) -> None:

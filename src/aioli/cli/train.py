@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aioli.cli.show import Bar, need, table
 
 if TYPE_CHECKING:
-    from aioli.train import Run
+    from aioli.train import Run, TrainRecipe
 
 FIRST = os.environ.get("RANK", "0") == "0"
 """Whether this is the process that speaks, of those that torchrun starts."""
@@ -62,22 +62,30 @@ def run(options: argparse.Namespace) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, asked)  # before the long imports: from here on a run saves itself first
     from aioli.recipe import describe
-    from aioli.train import StoppedError, TrainRecipe
+    from aioli.train.recipe import TrainRecipe
 
     if options.help_recipe:
         print(table(("field", "default", "meaning"), describe(TrainRecipe), left=3))
         return 0
+    recipe = _recipe(options)  # refused, if it must be, before torch is loaded
+    from aioli.train import Run, StoppedError
+
     live = Live(options.quiet or options.json)
     try:
-        result = _run(options, live, stop).train()
+        job = Run(recipe, options.out, live, stop)
+        if FIRST and not options.quiet:
+            for note in job.notes:
+                print(f"worth knowing: {note}", file=sys.stderr)
+        result = job.train()
     except StoppedError as end:
         if FIRST:
             print(f"\rstopped at step {end.step}; go on with: {_again()}", file=sys.stderr)
         return 130 if signal.SIGINT in stopped else 0
-    except ValueError:
+    except ValueError as error:
         if FIRST:
             raise
-        return 2  # the first process says why
+        print(f"aioli train, process {os.environ['RANK']}: {error}", file=sys.stderr)
+        return 2
     finally:
         live.bar.clear()
     if FIRST:
@@ -85,19 +93,26 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _run(options: argparse.Namespace, live: Live, stop: threading.Event) -> Run:
-    """The run that is asked for."""
+def _recipe(options: argparse.Namespace) -> TrainRecipe:
+    """What is asked for."""
+    from aioli.data import TokenStore
     from aioli.recipe import build, override, read
-    from aioli.train import Run, TrainRecipe
+    from aioli.train.recipe import TrainRecipe
 
     settings, plain, where = list(options.settings), {}, "settings"
     if options.recipe is not None and "=" in options.recipe and not Path(options.recipe).exists():
         settings.insert(0, options.recipe)
     elif options.recipe is not None:
+        if Path(options.recipe).is_dir():
+            raise ValueError(f"{options.recipe} is a directory, not a recipe; for a token store: data={options.recipe}")
         plain, where = read(options.recipe), options.recipe
     if options.out is None:
         raise ValueError("where to? Give a directory for the run with -o")
-    return Run(build(TrainRecipe, override(plain, settings, TrainRecipe), where), options.out, live, stop)
+    if Path(options.out).exists() and not Path(options.out).is_dir():
+        raise ValueError(f"-o {options.out} is a file; give a directory for the run")
+    recipe = build(TrainRecipe, override(plain, settings, TrainRecipe), where)
+    TokenStore(recipe.data.store)
+    return recipe
 
 
 def _again() -> str:
@@ -129,7 +144,7 @@ class Live:
         rate = (steps - step) * job.recipe.train.batch * job.store.context / max(now - began, 1e-9)
         shares = zip(job.groups, job.segment.proportions.tolist(), strict=True)
         bars = " ".join(f"{name} {'▁▂▃▄▅▆▇█'[min(7, int(8 * p))]}{p:.0%}" for name, p in list(shares)[:8])
-        self.bar.show(steps, total, f"{steps}/{total}  loss {job.engine.loss:.3f}  {rate:,.0f} tokens/s  {bars}")
+        self.bar.show(steps, total, f"{steps}/{total}  loss {job.engine.loss:.3f}", f"{bars}  {rate:,.0f} tokens/s")
 
 
 def render(result: dict[str, Any]) -> str:
@@ -140,4 +155,8 @@ def render(result: dict[str, Any]) -> str:
     ]
     used = ", ".join(f"{group} {share:.1%}" for group, share in result["realised"].items())
     lines = [table(["loss of", *splits], rows), "", f"trained on {used}"]
+    mean = result.get("mean_proportions", {})
+    if any(abs(share - result["realised"][group]) > 0.01 for group, share in mean.items()):
+        asked = ", ".join(f"{group} {share:.1%}" for group, share in mean.items())
+        lines.append(f"asked for on average, which is what a proxy run recommends: {asked}")
     return "\n".join(lines)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from aioli.cli.show import clock, table
+from aioli.cli.show import clock, plain, table
 
 EXAMPLES = """examples:
   aioli watch run                  follow a run until it ends (leave with Ctrl-C; the run goes on)
@@ -68,7 +68,9 @@ def follow(trace: Any, every: float) -> int:
                 print(render(trace))
             return 0
         if status is None and not _alive(trace.path):
-            print(f"nobody is training it; go on with: aioli train {trace.path / 'recipe.yaml'} -o {trace.path}")
+            if terminal:
+                return 0
+            print("nobody is training it")
             return 0
         time.sleep(every)
 
@@ -95,7 +97,7 @@ def line(trace: Any, status: dict[str, Any] | None) -> str:
 
     now = (status or {}).get("proportions") or (trace.proportions.values[-1] if trace.proportions.values else [])
     shares = ", ".join(f"{name} {p:.0%}" for name, p in list(zip(trace.about["groups"], now, strict=False))[:8])
-    return f"{progress_line(trace, status, clock).lstrip('█░ ')}  {shares}"
+    return plain(f"{progress_line(trace, status, clock).lstrip('█░ ')}  {shares}")
 
 
 def render(trace: Any) -> str:
@@ -103,8 +105,8 @@ def render(trace: Any) -> str:
     from aioli.report import text
 
     status = status_of(trace)
-    parts = [text.header(trace), text.progress_line(trace, status, clock), ""]
-    now = None if status is None else status.get("proportions")
+    parts = [plain(text.header(trace)), text.progress_line(trace, status, clock), ""]
+    now = None if status is None or status["tag"].startswith("sweep") else status.get("proportions")
     parts += [table(["share of", "on the way", "", "now"], text.mixture_rows(trace, now), left=3)]
     if rows := text.loss_rows(trace):
         parts += ["", table(["validation loss of", "on the way", "first", "now"], rows, left=2)]

@@ -148,6 +148,7 @@ class GradientInner:
         if self.rule == "normalised":
             assert seen.grad_norm is not None
             assert seen.lr is not None
-            norm = float(seen.grad_norm.mean())
+            present = seen.grad_norm > 0  # a group that is absent from the batch has no gradient
+            norm = float(seen.grad_norm[present].mean()) if present.any() else 0.0
             pull = np.clip(seen.lr * pull / norm if norm > 0 else 0.0 * pull, 0.0, 5.0 * seen.lr)
         return state, Estimate(A, pull=pull)

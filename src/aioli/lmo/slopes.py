@@ -77,6 +77,8 @@ class ScalingSlope:
         assert seen is not None
         m = round.task.m
         share = self.keep * np.asarray(state["share"]) + (1.0 - self.keep) * realised(log[0], round.p)
+        if state["last"] is None and not np.isfinite(seen).any():  # nothing has carried a loss yet
+            return {**state, "share": share, "steps": state["steps"] + round.steps}, Estimate(np.eye(m))
         last = np.full(m, np.nanmean(seen)) if state["last"] is None else np.asarray(state["last"])
         last = np.where(np.isfinite(seen), seen, last)
         new = {**state, "share": share, "last": last, "steps": state["steps"] + round.steps}

@@ -62,6 +62,8 @@ class Bandit:
         t, arm = int(state["t"]), int(np.argmax(segment.proportions))
         loss = float(observation.train_loss[arm])
         if not math.isfinite(loss):
+            if observation.tokens[arm] == 0:  # a batch of prompts alone teaches nothing
+                return {**state, "t": t + 1}
             raise ValueError(f"train_loss[{arm}]={loss} is missing for the group that the batch was drawn from")
         reward = np.array(state["reward"], dtype=np.float64)
         reward[arm] = self.alpha * reward[arm] + (1.0 - self.alpha) * loss / float(state["p"][arm])

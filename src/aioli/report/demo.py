@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,24 +44,29 @@ class Outcome:
         assert result is not None
         return float(result["test"]["mean_loss"])
 
+    def perplexity(self, name: str) -> float:
+        """Mean test perplexity of a run."""
+        result = self.traces[name].result
+        assert result is not None
+        return float(result["test"]["mean_perplexity"])
+
     @property
     def gain(self) -> float:
         """By how much the method's perplexity is below that of even shares."""
-        return 1.0 - math.exp(self.loss(self.method) - self.loss("stratified"))
+        return 1.0 - self.perplexity(self.method) / self.perplexity("stratified")
 
     def rows(self) -> list[list[str]]:
         """The table: header first."""
         found = [["run", "test loss", "perplexity", "vs even", *(f"on {g}" for g in self.groups), "looking"]]
         for name, trace in self.traces.items():
             assert trace.result is not None
-            against = math.exp(self.loss(name) - self.loss("stratified")) - 1.0
+            perplexity = self.perplexity(name)
+            against = perplexity / self.perplexity("stratified") - 1.0
             shares = [f"{trace.result['realised'][g]:.0%}" for g in self.groups]
             seconds = trace.result["seconds"]
             versus = "" if name == "stratified" else f"{against:+.1%}"
             loss = self.loss(name)
-            found.append(
-                [name, f"{loss:.4f}", f"{math.exp(loss):.2f}", versus, *shares, f"{seconds['probe_share']:.1%}"]
-            )
+            found.append([name, f"{loss:.4f}", f"{perplexity:.2f}", versus, *shares, f"{seconds['probe_share']:.1%}"])
         return found
 
     def words(self) -> list[str]:
@@ -100,13 +104,15 @@ def page(outcome: Outcome, path: Path, commands: Sequence[str]) -> Path:
     parts = [
         pages.table(rows[0], rows[1:], best),
         pages.paragraph(
-            "Test loss is the mean over all held-out test data (of each group, averaged), perplexity its exponential; "
+            "Test loss and perplexity are those of all held-out test data, averaged over what is judged; "
             "“on …” is the share of each group in what was trained on, “looking” the time spent on validation losses "
             "as a share of the time of training.",
             "note",
         ),
         pages.heading("How the mixture moved"),
-        pages.figure(smooth, f"Shares that {outcome.method} chose, round by round, beginning with even ones."),
+        pages.figure(
+            smooth, f"Shares that {outcome.method} chose, round by round; before the first one they are even."
+        ),
         pages.figure(
             mixture,
             "The same with everything that was trained on: in short sweeps at the start of each round one group after "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -37,6 +38,8 @@ def path(curve: Curve, column: int, steps: int, points: int = PATH) -> list[floa
 def header(trace: Trace) -> str:
     """What the run is."""
     about = trace.about
+    if not about:
+        raise ValueError(f"the journal of {trace.path} is empty; nothing has been trained yet")
     towards = "" if about["targets"] == about["groups"] else f" → {', '.join(about['targets'])}"
     size = f"{about['parameters'] / 1e6:.3g}M parameters"
     groups = ", ".join(about["groups"]) if len(about["groups"]) <= 8 else f"{len(about['groups'])} groups"
@@ -49,7 +52,8 @@ def progress_line(trace: Trace, status: dict[str, Any] | None, clock: Any) -> st
     if trace.result is not None:
         return f"finished: {trace.result['steps']} steps"
     if status is None:
-        return f"not running; {trace.step} of {total} steps are in the journal"
+        again = shlex.join(["aioli", "train", str(trace.path / "recipe.yaml"), "-o", str(trace.path)])
+        return f"not running; {trace.step} of {total} steps are in the journal; go on with: {again}"
     filled = round(24 * status["step"] / total)
     words = [f"{'█' * filled}{'░' * (24 - filled)} {status['step']}/{total}"]
     if status.get("loss") is not None:

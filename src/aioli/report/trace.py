@@ -67,17 +67,24 @@ class Trace:
     seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "probe": 0.0})
     result: dict[str, Any] | None = None
     _offset: int = 0
+    _last: bytes = b""
 
     def read(self) -> Trace:
         """Take in what has been written since; a journal that was cut back by a resumed run is read anew."""
         file = self.path / JOURNAL
         if not file.is_file():
             raise ValueError(f"{self.path} is not the directory of a run: it has no {JOURNAL}")
-        if file.stat().st_size < self._offset:
+        if not self._goes_on(file):
             vars(self).update(vars(Trace(self.path)))
         for line in self._lines(file):
             self._take(line)
         return self
+
+    def _goes_on(self, file: Path) -> bool:
+        """Whether what was read is still there: a run that is resumed goes on from its checkpoint."""
+        with file.open("rb") as lines:
+            lines.seek(self._offset - len(self._last))
+            return lines.read(len(self._last)) == self._last
 
     def _lines(self, file: Path) -> Iterator[dict[str, Any]]:
         with file.open("rb") as lines:
@@ -91,6 +98,7 @@ class Trace:
                 except (ValueError, TypeError, KeyError):
                     raise ValueError(f"{file}: byte {self._offset} is not a line of a journal; it is damaged") from None
                 self._offset += len(line)
+                self._last = line
                 yield found
 
     def _take(self, line: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import LoggerType
 
@@ -16,12 +15,15 @@ from aioli.data.sampler import MixtureSampler
 from aioli.data.store import TokenStore
 from aioli.policies import RulePolicy
 from aioli.registry import create
-from aioli.train.engine import Engine, Settings
+from aioli.train.engine import Engine, Settings, new_accelerator
 from aioli.train.models import build_model, load_model
 from aioli.train.optimizer import Schedule
 from aioli.train.probes import Validation
 from aioli.train.recipe import MODEL, RESULT, TrainRecipe
-from aioli.train.validation import LOOKS, OVERVIEW, budget, looks, subset
+from aioli.train.validation import BUDGET, FORWARD_SHARE, LOOKS, OVERVIEW, budget, looks, subset
+
+FEW = 8
+"""Validation sequences of a target below which a look is mostly noise."""
 
 
 def groups_and_targets(store: TokenStore, recipe: TrainRecipe) -> tuple[list[str], list[str]]:
@@ -57,11 +59,7 @@ def build_accelerator(recipe: TrainRecipe, path: Path) -> Accelerator:
     choice = recipe.train.precision
     able = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     precision = "bf16" if choice == "bf16" or (choice == "auto" and able) else "no"
-    shared = AcceleratorState._shared_state
-    if shared and shared.get("_mixed_precision") != precision:
-        AcceleratorState._reset_state()  # a run before this one, in this process, was of another precision
-    here = not torch.accelerator.is_available()  # or processes that torchrun starts on CPUs would not find each other
-    return Accelerator(cpu=here, mixed_precision=precision, log_with=recipe.trackers or None, project_dir=str(path))
+    return new_accelerator(precision, log_with=recipe.trackers or None, project_dir=str(path))
 
 
 def build_policy(recipe: TrainRecipe, store: TokenStore, groups: list[str], targets: list[str]) -> RulePolicy:
@@ -78,6 +76,29 @@ def build_policy(recipe: TrainRecipe, store: TokenStore, groups: list[str], targ
         raise ValueError(
             f"{recipe.method.name} compares with a reference model; name a finished run in method.reference, such as "
             "one trained with method=stratified"
+        )
+    if recipe.method.reference is not None and not {"excess_loss", "token_excess_loss"} & found.needs:
+        raise ValueError(
+            f"method.reference is given, but {recipe.method.name} compares with no reference; leave it out"
+        )
+    return found
+
+
+def worth_knowing(recipe: TrainRecipe, policy: RulePolicy, validation: Validation) -> list[str]:
+    """What looking will cost where it cannot be kept small, and how little is looked at."""
+    count, found = looks(policy), []
+    sequences, trained = len(validation.ids), recipe.train.steps * recipe.train.batch
+    share = FORWARD_SHARE * count * sequences / trained
+    if share > 1.5 * BUDGET:
+        found.append(
+            f"{count} looks at {sequences} validation sequences will take about {share:.0%} of the training compute; "
+            "use fewer rounds, a smaller k, or larger batches"
+        )
+    if count and sequences < FEW * validation.targets:
+        each = sequences // validation.targets
+        found.append(
+            f"each look takes {each} validation sequence{'s' * (each != 1)} of each target, which is little to learn "
+            "from; use fewer rounds or a larger val.tokens"
         )
     return found
 

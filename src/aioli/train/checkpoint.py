@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
+from aioli.config import content_hash
 from aioli.data.store import sha256_of
 from aioli.files import read_json, sync_directory, write_json
 from aioli.train.engine import Engine
@@ -37,10 +38,11 @@ def save(run: Path, engine: Engine, state: Mapping[str, Any], keep: int) -> None
     model: Any
     optimizer: Any
     model, optimizer = get_state_dict(engine.model, engine.optimizer.optimizer, options=_FULL)
+    random, progress = _random_states(engine), engine.state_dict()
     if not engine.accelerator.is_main_process:
         return
     tensors = {f"{name}/{part}": value for name, parts in optimizer["state"].items() for part, value in parts.items()}
-    tensors |= _random_states(engine.device)
+    tensors |= random
     folder = run / FOLDER
     folder.mkdir(exist_ok=True)
     name = f"step-{engine.step:09d}"
@@ -53,7 +55,8 @@ def save(run: Path, engine: Engine, state: Mapping[str, Any], keep: int) -> None
         with (building / file).open("rb+") as written:
             os.fsync(written.fileno())
     sums = {file: sha256_of(building / file) for file in FILES}
-    write_json(building / STATE, {"schema": 1, "sha256": sums, **state, "engine": engine.state_dict()})
+    said = {"schema": 1, "sha256": sums, **state, "engine": progress}
+    write_json(building / STATE, {**said, "digest": content_hash(said)})
     if (folder / name).exists():
         shutil.rmtree(folder / name)
     os.replace(building, folder / name)
@@ -68,8 +71,13 @@ def _generators(device: torch.device) -> dict[str, Any]:
     return found if device.type == "cpu" else {**found, "device_rng": torch.get_device_module(device)}
 
 
-def _random_states(device: torch.device) -> dict[str, torch.Tensor]:
-    return {name: generator.get_rng_state() for name, generator in _generators(device).items()}
+def _random_states(engine: Engine) -> dict[str, torch.Tensor]:
+    """A row for each rank."""
+    found = {}
+    for name, generator in _generators(engine.device).items():
+        mine = generator.get_rng_state()[None].to(engine.device)
+        found[name] = engine.accelerator.gather(mine).cpu()
+    return found
 
 
 def full_weights(engine: Engine) -> dict[str, torch.Tensor]:
@@ -97,10 +105,11 @@ def latest(run: Path) -> Path | None:
 def load(path: Path, engine: Engine) -> dict[str, Any]:
     """Put a checkpoint into an engine; returns its state. A file that was changed is refused by its name."""
     state = read_json(path / STATE)
-    if not isinstance(state, dict) or state.get("schema") != 1:
-        raise ValueError(f"{path / STATE} cannot be read; remove {path} to go on from the checkpoint before it")
+    said = {key: value for key, value in state.items() if key != "digest"} if isinstance(state, dict) else {}
+    if said.get("schema") != 1 or content_hash(said) != state.get("digest"):
+        raise ValueError(f"{path / STATE} is damaged; remove {path} to go on from the checkpoint before it")
     for file in FILES:
-        if not (path / file).is_file() or sha256_of(path / file) != state["sha256"].get(file):
+        if not (path / file).is_file() or sha256_of(path / file) != said["sha256"].get(file):
             raise ValueError(
                 f"{path / file} is missing or does not match its checksum; remove {path} to go on from the one before"
             )
@@ -109,7 +118,8 @@ def load(path: Path, engine: Engine) -> dict[str, Any]:
     except SafetensorError as error:
         raise ValueError(f"{path} cannot be read ({error}); remove it to go on from the one before it") from None
     for name, generator in _generators(engine.device).items():
-        generator.set_rng_state(tensors.pop(name))
+        rows = tensors.pop(name)
+        generator.set_rng_state(rows[min(engine.accelerator.process_index, len(rows) - 1)].clone())
     _, current = get_state_dict(engine.model, engine.optimizer.optimizer)
     optimizer: dict[str, Any] = {"state": {}, "param_groups": current["param_groups"]}
     weights: dict[str, Any] = dict(model)
@@ -119,5 +129,5 @@ def load(path: Path, engine: Engine) -> dict[str, Any]:
     set_state_dict(
         engine.model, engine.optimizer.optimizer, model_state_dict=weights, optim_state_dict=optimizer, options=_FULL
     )
-    engine.load_state_dict(state["engine"])
-    return state
+    engine.load_state_dict(said["engine"])
+    return said

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 from torch.nn.utils import clip_grad_norm_
 
@@ -56,6 +57,15 @@ class DivergedError(ValueError):
     """A loss or gradient that is not a number."""
 
 
+def new_accelerator(precision: str = "no", **more: Any) -> Accelerator:
+    """Device and processes as they are; a precision that an earlier one in this process had does not stick."""
+    shared = AcceleratorState._shared_state
+    if shared and shared.get("_mixed_precision") != precision:
+        AcceleratorState._reset_state()
+    here = not torch.accelerator.is_available()  # or processes that torchrun starts on CPUs would not find each other
+    return Accelerator(cpu=here, mixed_precision=precision, **more)
+
+
 class Engine:
     """A model in training."""
 
@@ -73,7 +83,8 @@ class Engine:
         after_step: Callable[[Engine], None] | None = None,
     ) -> None:
         """`reference` makes excess losses possible, `val_sampler` (of the targets) inner products of gradients."""
-        self.accelerator = Accelerator() if accelerator is None else accelerator
+        self.accelerator = new_accelerator() if accelerator is None else accelerator
+        self.accelerator.gradient_accumulation_steps = 1  # parts of a batch are our own affair
         self.settings, self.sampler, self.validation, self.after_step = settings, sampler, validation, after_step
         if (sampler.batch // sampler.world) % settings.accumulate:
             raise ValueError(
@@ -88,11 +99,15 @@ class Engine:
         """The model as accelerate has wrapped it."""
         self.forward: Callable[..., Any] = torch.compile(self.model) if settings.compile else self.model
         self.world: int = self.accelerator.num_processes
+        if sampler.world != self.world:
+            raise ValueError(f"the sampler is for {sampler.world} processes, but there are {self.world}")
         self.direct = self.accelerator.scaler is None and self.accelerator.distributed_type in PLAIN
         """Whether a step needs nothing of accelerate, whose own costs a tenth of one of the smallest models."""
         self.reference = None if reference is None else reference.to(self.device).eval().requires_grad_(False)
         self.val_sampler = val_sampler
         self.step, self.loss = 0, float("nan")
+        self.forward_mode = True
+        """Whether the model can be differentiated forwards, as far as is known."""
         self.seconds = {"train": 0.0, "probe": 0.0}
         """Time spent so far, in segments that are over."""
         self.segment: Segment | None = None
@@ -130,8 +145,13 @@ class Engine:
         """Train the segment, or what is left of it, and observe what it asks for."""
         if segment.proportions.size != self.sampler.m:
             raise ValueError(f"the segment mixes {segment.proportions.size} groups, the data has {self.sampler.m}")
+        if self.segment is not None and self.segment != segment:
+            raise ValueError(
+                f"the engine is in the middle of another segment, at step {self.step}; finish that one, or load a state"
+            )
         measures = self.measures = self.measures or Measures(self.sampler.m, self.sampler.drawn.tolist())
         self.segment = segment
+        self.optimizer.zero_grad()  # gradients of a step that was interrupted
         drawn = segment.proportions if segment.weighting == "sample" else uniform(self.sampler.m)
         while measures.steps < segment.steps:
             self._train(self.sampler.next(drawn), segment, measures)
@@ -139,7 +159,8 @@ class Engine:
                 self.after_step(self)
         with measures.probing():
             values = self._look(segment, measures)
-        tokens = (self.sampler.drawn - np.array(measures.drawn)) * self.sampler.context
+        drawn = self.sampler.drawn - np.array(measures.drawn)
+        tokens = measures.with_loss(drawn * self.sampler.context, values)
         self.segment, self.measures, self.finished = None, None, measures
         self.seconds["train"] += measures.train_seconds
         self.seconds["probe"] += measures.probe_seconds
@@ -196,10 +217,12 @@ class Engine:
     ) -> float:
         """Gradients of one part: of the mean over tokens, or of the groups' means weighted with their shares."""
         loss, losses = self._loss(part, counts, segment)
-        self.accelerator.backward(loss)
+        backward: Callable[..., Any] = torch.autograd.backward if self.direct else self.accelerator.backward
+        backward(loss)
         if losses is not None:
             reference = self.reference if {"excess_loss", "token_excess_loss"} & segment.observe else None
-            measures.add_losses(losses, part, reference)
+            with measures.probing(), self.accelerator.autocast():
+                measures.add_losses(losses, part, reference)
         return float(loss.detach())
 
     def _loss(
@@ -266,14 +289,14 @@ class Engine:
     # ------------------------------------------------------------------ state
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the parameters and the optimizer, as plain JSON."""
+        """Everything but the parameters and the optimizer, as plain JSON; all ranks call it."""
         return {
             "step": self.step,
             "loss": self.loss if math.isfinite(self.loss) else None,
             "seconds": self.seconds,
             "sampler": self.sampler.state_dict(),
             "val_sampler": None if self.val_sampler is None else self.val_sampler.state_dict(),
-            "measures": None if self.measures is None else self.measures.state_dict(),
+            "measures": None if self.measures is None else self.measures.state_dict(self.accelerator),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -283,6 +306,8 @@ class Engine:
         self.sampler.load_state_dict(state["sampler"])
         if self.val_sampler is not None:
             self.val_sampler.load_state_dict(state["val_sampler"])
-        self.measures = None
+        self.measures, self.segment = None, None
         if state["measures"] is not None:
-            self.measures = Measures.from_state(self.sampler.m, state["measures"])
+            rank = self.accelerator.process_index
+            self.measures = Measures.from_state(self.sampler.m, state["measures"], rank, self.world)
+        self.optimizer.zero_grad()

@@ -52,9 +52,9 @@ class Measures:
     @contextmanager
     def training(self) -> Iterator[None]:
         """Time that goes into training."""
-        began = time.perf_counter()
+        began, probed = time.perf_counter(), self.probe_seconds
         yield
-        self.train_seconds += time.perf_counter() - began
+        self.train_seconds += time.perf_counter() - began - (self.probe_seconds - probed)
 
     @contextmanager
     def probing(self) -> Iterator[None]:
@@ -87,7 +87,7 @@ class Measures:
         for direction in _validation_gradients(engine, segment):
             row = torch.zeros(self.m, device=engine.device)
             for part in parts:
-                row += directional(engine.plain, direction, part["ids"], part["labels"], part["group"], self.m, counts)
+                row += _slopes(engine, direction, part, counts)
             rows.append(row)
         found = engine.accelerator.reduce(torch.stack(rows), "sum").cpu().double().numpy()
         self._add("grad_inner", found if engine.settings.matrix else found[0])
@@ -116,14 +116,22 @@ class Measures:
                     found[kind] = self.gradients.get(kind, np.zeros(self.m)) / np.maximum(self.seen, 1)
         return found
 
-    def state_dict(self) -> dict[str, Any]:
-        """As plain JSON, to the bit."""
+    def with_loss(self, tokens: Array, values: Mapping[str, Any]) -> Array:
+        """The tokens that were consumed; none of a group whose sequences carried no loss, where losses are observed."""
+        for kind in KINDS:
+            if kind in values:
+                tokens = np.where(np.isnan(values[kind]), 0, tokens)
+        return tokens
+
+    def state_dict(self, accelerator: Accelerator) -> dict[str, Any]:
+        """As plain JSON, to the bit; what ranks have gathered on their own, for each of them."""
+        mine = torch.from_numpy(np.stack([self.tokens, *self.sums.values()]))[None].to(accelerator.device)
         return {
             "drawn": self.drawn,
             "steps": self.steps,
             "loss": self.loss,
-            "tokens": self.tokens.tolist(),
-            "sums": {kind: values.tolist() for kind, values in self.sums.items()},
+            "kinds": list(self.sums),
+            "ranks": accelerator.gather(mine).tolist(),
             "gradients": {kind: values.tolist() for kind, values in self.gradients.items()},
             "seen": self.seen.tolist(),
             "train_seconds": self.train_seconds,
@@ -131,10 +139,35 @@ class Measures:
         }
 
     @classmethod
-    def from_state(cls, m: int, state: Mapping[str, Any]) -> Measures:
-        """From a `state_dict`."""
-        arrays = {name: {kind: np.array(v) for kind, v in state[name].items()} for name in ("sums", "gradients")}
-        return cls(m, **{**state, **arrays, "tokens": np.array(state["tokens"]), "seen": np.array(state["seen"])})
+    def from_state(cls, m: int, state: Mapping[str, Any], rank: int = 0, world: int = 1) -> Measures:
+        """From a `state_dict`; where there were other ranks, the first one takes what they had."""
+        ranks = np.array(state["ranks"])
+        if len(ranks) != world:
+            ranks = np.concatenate([ranks.sum(0, keepdims=True), np.zeros((world - 1, *ranks.shape[1:]))])
+        tokens, *sums = ranks[rank]
+        rest = {name: state[name] for name in ("drawn", "steps", "loss", "train_seconds", "probe_seconds")}
+        gradients = {kind: np.array(values) for kind, values in state["gradients"].items()}
+        kinds = dict(zip(state["kinds"], sums, strict=True))
+        return cls(m, **rest, tokens=tokens, sums=kinds, gradients=gradients, seen=np.array(state["seen"]))
+
+
+def _slopes(
+    engine: Engine, direction: Mapping[str, torch.Tensor], part: Mapping[str, torch.Tensor], counts: torch.Tensor
+) -> torch.Tensor:
+    """⟨direction, ∇L_j⟩ in one forward-mode pass; a pass for each group where a model has an operation without it."""
+    arguments = part["ids"], part["labels"], part["group"], len(counts), counts
+    if engine.forward_mode:
+        try:
+            return directional(engine.plain, direction, *arguments)
+        except NotImplementedError:
+            engine.forward_mode = False
+    found = torch.zeros(len(counts), device=engine.device)
+    losses = group_losses(engine.plain(input_ids=part["ids"]).logits, *arguments[1:])
+    present = sorted(set(part["group"].tolist()))
+    for j in present:
+        gradient = gradient_of(engine.plain, losses[j], keep=j != present[-1])
+        found[j] = torch.stack([(gradient[name] * direction[name]).sum() for name in gradient]).sum()
+    return found
 
 
 def _validation_gradients(engine: Engine, segment: Segment) -> Iterator[dict[str, torch.Tensor]]:
@@ -149,6 +182,9 @@ def _validation_gradients(engine: Engine, segment: Segment) -> Iterator[dict[str
     counts = torch.zeros(n, device=engine.device)
     counts.index_add_(0, whole["group"], (whole["labels"][:, 1:] != IGNORED).sum(1).float())
     ids, labels, target = (tensor[mine] for tensor in whole.values())
+    if not len(ids):  # fewer sequences than ranks
+        ids, target = whole["ids"][:1], whole["group"][:1]
+        labels = torch.full_like(ids, IGNORED)
     weights = np.ones(n) if segment.target_weights is None else segment.target_weights * n
     present = (counts > 0).cpu().numpy()
     scale = weights.sum() / max(weights[present].sum(), 1e-12)

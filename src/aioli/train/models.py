@@ -67,7 +67,8 @@ def build_model(
     changes = dict(overrides or {})
     if preset is not None:
         if preset not in PRESETS:
-            raise ValueError(f"model.preset={preset!r} is not one of {', '.join(PRESETS)}")
+            hint = f"; for the model in that directory, model.name={preset}" if Path(preset).is_dir() else ""
+            raise ValueError(f"model.preset={preset!r} is not one of {', '.join(PRESETS)}{hint}")
         config: Any = preset_config(preset, vocabulary, context, changes)
         model = _CAUSAL.from_config(config, attn_implementation="sdpa")
     else:
@@ -93,6 +94,8 @@ def load_model(folder: str) -> PreTrainedModel:
 
 def save_model(model: Any, weights: Mapping[str, torch.Tensor], folder: Path) -> None:
     """Keep a model, with these weights, in the form that transformers loads; complete or not there at all."""
+    for old in folder.parent.glob(f".{folder.name}.*"):  # left by a process that was killed
+        shutil.rmtree(old, ignore_errors=True)
     building = new_directory(folder)
     with _without_bars():
         model.save_pretrained(building, state_dict=weights)
@@ -124,6 +127,8 @@ def _named(name: str, revision: str, scratch: bool, changes: dict[str, Any]) -> 
         with _without_bars():
             return _CAUSAL.from_pretrained(name, revision=revision, trust_remote_code=False, **changes)
     except (OSError, ValueError, KeyError) as error:
+        if name.startswith(("/", ".", "~")) and not Path(name).is_dir():
+            raise ValueError(f"cannot load model {name!r}: there is no such directory") from None
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(
             f"cannot load model {name!r}: {reason}; give a directory, a name on the hub, or a preset"

@@ -70,9 +70,13 @@ class Validation:
         return int(self.ids.numel())
 
     def part(self, rank: int, world: int) -> Validation:
-        """Every world-th sequence of it."""
-        mine = slice(rank, None, world)
-        return Validation(self.ids[mine], self.labels[mine], self.target[mine], self.targets, self.batch)
+        """Every world-th sequence of it; one without loss fills up, as all ranks must make the same passes."""
+        each = -(-len(self.ids) // world)
+        mine = torch.arange(rank, each * world, world)
+        real = mine < len(self.ids)
+        mine = mine.clamp(max=len(self.ids) - 1)
+        labels = self.labels[mine].masked_fill(~real[:, None], IGNORED)
+        return Validation(self.ids[mine], labels, self.target[mine], self.targets, self.batch)
 
     def losses(self, model: torch.nn.Module, forward: Callable[..., Any] | None = None) -> tuple[Tensor, Tensor]:
         """Sum of losses and tokens of each target, in float64, without gradients."""

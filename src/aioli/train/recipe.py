@@ -131,7 +131,7 @@ class TrainRecipe(Section):
     """Checkpoints."""
     trackers: list[str] = Field(default_factory=list)
     """Where else to report: tensorboard, wandb, mlflow, trackio."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0)
     """Fixes everything: weights, order of the data, the method's own randomness."""
 
     @field_validator("data", mode="before")

@@ -45,6 +45,7 @@ def opening(run: Run) -> dict[str, Any]:
         "parameters": sum(p.numel() for p in run.engine.plain.parameters()),
         "data": run.store.fingerprint,
         "val_tokens": run.engine.validation.tokens,
+        "notes": run.notes,
         "seed": recipe.seed,
         "aioli": __version__,
     }
@@ -86,6 +87,7 @@ def verdict(names: list[str], losses: np.ndarray[Any, np.dtype[np.float64]]) -> 
     """Losses of all targets on one split, and their means."""
     return {
         "loss": dict(zip(names, losses.tolist(), strict=True)),
+        "perplexity": dict(zip(names, np.exp(losses).tolist(), strict=True)),
         "mean_loss": float(losses.mean()),
         "mean_perplexity": float(np.exp(losses).mean()),
     }
@@ -129,7 +131,7 @@ def flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested settings as one level, as trackers want them."""
     found: dict[str, Any] = {}
     for key, value in plain.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             found |= flat(value, f"{prefix}{key}.")
         else:
             found[prefix + key] = value if isinstance(value, int | float | str | bool) else str(value)

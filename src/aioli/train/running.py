@@ -9,8 +9,9 @@ checkpoints, and at the end judges the model on all validation and test data.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from aioli.train.building import (
     build_policy,
     every_steps,
     groups_and_targets,
+    worth_knowing,
 )
 from aioli.train.engine import DivergedError, Engine
 from aioli.train.journal import Journal
@@ -72,13 +74,15 @@ class Run:
             recipe, self.store, self.groups, self.targets, self.policy, self.accelerator, self._stepped
         )
         check_supported(self.policy, self.engine.supports, self.engine.weightings)
+        self.notes = worth_knowing(recipe, self.policy, self.engine.validation)
+        """What a person should know before the run begins."""
         self.segment: Segment | None = None
         self.journal: Journal | None = None
         """On the first rank, which alone writes."""
         self.overview = build_overview(recipe, self.store, self.targets)
         """What is looked at for the journal."""
         self.status = records.Status(self.path)
-        self.saved = 0
+        self.saved, self.used = 0, False
         self.every = recipe.train.steps if recipe.val.every == 0 else every_steps(recipe)
         self.recent = (0.0, 0)
         """Sum of the losses since the last look, and the steps."""
@@ -90,6 +94,9 @@ class Run:
         if (done := read_json(self.path / RESULT)) is not None:
             self._same_recipe()
             return dict(done)
+        if self.used:
+            raise ValueError("a Run is trained once; make another one with the same directory, and it goes on")
+        self.used = True
         with self._alone():
             self._resume()
             self._may_stop()
@@ -109,21 +116,23 @@ class Run:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """The first rank holds the directory and writes the recipe; if it cannot, no rank goes on."""
-        first = self.accelerator.is_main_process
-        problem: list[str | None] = [None]
-        with explained(self.path), locked(self.path, str(self.path)) if first else nullcontext():
-            try:
-                if first:
-                    self._same_recipe()
-                    self._start_trackers()
-            except (ValueError, OSError) as error:
-                problem = [str(error)]
+        with ExitStack() as held:
+            problem: list[str | None] = [None]
+            if self.accelerator.is_main_process:
+                try:
+                    with explained(self.path):
+                        held.enter_context(locked(self.path, str(self.path)))
+                        self._same_recipe()
+                        self._start_trackers()
+                except ValueError as error:
+                    problem = [str(error)]
             if self.engine.world > 1:
                 broadcast_object_list(problem)
             if problem[0] is not None:
                 raise ValueError(problem[0])
             try:
-                yield
+                with explained(self.path):
+                    yield
             finally:
                 if self.journal is not None:
                     self.journal.close()
@@ -137,6 +146,7 @@ class Run:
         if self.engine.world > 1:
             broadcast_object_list(chosen)
         size = 0
+        torch.manual_seed(self.recipe.seed + 1_000_003 * self.accelerator.process_index)  # for dropout
         if chosen[0] is not None:
             state = checkpoint.load(Path(chosen[0]), self.engine)
             self.policy.load_state_dict(state["policy"])
@@ -151,14 +161,20 @@ class Run:
         """A directory belongs to one recipe; where trackers report and how often it is saved may change."""
         file, mine = self.path / RECIPE, self.recipe.model_dump(mode="json")
         if not file.is_file():
+            others = [found.name for found in self.path.iterdir() if found.name != "lock" and found.name[0] != "."]
+            if others:
+                raise ValueError(
+                    f"{self.path} holds something else ({others[0]}); choose another directory for the run"
+                )
             write_text(file, yaml.safe_dump(mine, sort_keys=False))
             return
         before = records.flat(build(TrainRecipe, read(file), str(file)).model_dump(mode="json"))
-        for key, value in records.flat(mine).items():
-            if before.get(key) != value and not key.startswith(("trackers", "checkpoint.")):
+        now = records.flat(mine)
+        for key in {**now, **before}:
+            if before.get(key) != now.get(key) and not key.startswith(("trackers", "checkpoint.")):
                 raise ValueError(
-                    f"{self.path} holds a run with another {key}: {before.get(key)}, not {value}; resume it with its "
-                    f"own recipe ({file}) or choose another directory"
+                    f"{self.path} holds a run with another {key}: {before.get(key)}, not {now.get(key)}; resume it "
+                    f"with its own recipe ({file}) or choose another directory"
                 )
 
     def _stepped(self, engine: Engine) -> None:
@@ -233,6 +249,7 @@ class Run:
 
     def _finish(self) -> dict[str, Any]:
         """Judge the model on all validation and test data, and keep it."""
+        began = time.perf_counter()
         result: dict[str, Any] = {"targets": self.targets, "groups": self.groups, "steps": self.engine.step}
         for split in ("val", "test"):
             self._may_stop()
@@ -246,7 +263,8 @@ class Run:
         if self.journal is not None:
             mean = journal.mean_proportions(self.journal.path)
             result["mean_proportions"] = dict(zip(self.groups, mean, strict=True))
-            result["seconds"] = {**seconds, "probe_share": records.probe_share(seconds)}
+            took = time.perf_counter() - began
+            result["seconds"] = {**seconds, "probe_share": records.probe_share(seconds), "evaluation": took}
             self._write({"kind": "result", **result})
             self.journal.sync()
             save_model(self.engine.plain, weights, self.path / MODEL)
