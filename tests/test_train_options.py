@@ -11,6 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from test_engine import CONTEXT, GROUPS, VOCABULARY, engine_of, journal_of, llama, model_of, recipe_of, weights
 from test_engine import one_thread as one_thread
 from test_engine import store as store
+from transformers import AutoModelForCausalLM, BloomConfig
 
 from aioli.cli import main
 from aioli.data import MixtureSampler, write_store
@@ -172,6 +173,8 @@ def test_sequences_without_loss_are_no_divergence(method, tmp_path):
         Run(recipe_of(data, method=STATIC, train={"steps": 5, "batch": 4}), tmp_path / "ref").train()
         chosen = {"name": method, "settings": {"proxy": True}, "reference": str(tmp_path / "ref")}
     assert Run(recipe_of(data, method=chosen, train={"batch": 4}), tmp_path / "run").train()["steps"] == 60
+    lines = [line for line in journal_of(tmp_path / "run") if line["kind"] == "segment"]
+    assert sum(sum(line["tokens"]) for line in lines) == 60 * 4 * CONTEXT  # all that was drawn
 
 
 def test_a_setting_that_is_left_out_makes_another_run(store, tmp_path):
@@ -241,6 +244,16 @@ def test_models_without_forward_mode_take_a_pass_for_each_group(store):
     engine = engine_of(store, val_sampler=val)
     engine.forward_mode = False
     np.testing.assert_allclose(engine.advance(segment).grad_inner, usual.grad_inner, rtol=1e-4)
+
+
+def test_a_model_is_found_to_have_no_forward_mode(store):
+    config = BloomConfig(vocab_size=VOCABULARY, hidden_size=32, n_layer=1, n_head=2)
+    model = AutoModelForCausalLM.from_config(config)
+    engine = engine_of(store, model=model, val_sampler=MixtureSampler(store, 6, split="val", groups=GROUPS))
+    found = engine.advance(Segment(np.ones(3) / 3, 1, frozenset({"grad_inner"}), "loss"))
+    assert not engine.forward_mode
+    assert np.isfinite(found.grad_inner).all()
+    assert (found.grad_inner != 0).all()
 
 
 def test_looking_that_will_be_dear_or_poor_is_said_beforehand(store, tmp_path, capsys):

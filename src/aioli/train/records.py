@@ -53,9 +53,10 @@ def opening(run: Run) -> dict[str, Any]:
 
 def segment_line(run: Run, segment: Segment, observation: Observation, begin: int) -> dict[str, Any]:
     """What came of a segment."""
-    engine, used = run.engine, observation.tokens
+    engine = run.engine
     measures = engine.finished
     assert measures is not None
+    used = (engine.sampler.drawn - np.array(measures.drawn)) * engine.sampler.context  # with loss or without
     values = {k: to_plain(v) for k, v in vars(observation).items() if k != "tokens" and v is not None}
     return {
         "kind": "segment",
