@@ -12,7 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from aioli.cli.show import Bar, clock, need, table
+from aioli.cli.show import Bar, need, table
+from aioli.report.text import bar, running, shares, spark
+from aioli.report.text import path as way_of
+from aioli.train.layout import RESULT, STATUS
 
 EXAMPLES = """examples:
   aioli demo                       three groups mixed towards a fourth: even shares against Aioli
@@ -128,7 +131,7 @@ def _train(jobs: dict[str, tuple[list[str], Path]]) -> None:
     """Both runs at once, each in a process of its own, watched from here."""
     processes = {}
     for name, (command, path) in jobs.items():
-        if (path / "result.json").is_file():
+        if (path / RESULT).is_file():
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.with_name(path.name + ".log").open("w", encoding="utf-8") as log:
@@ -183,24 +186,18 @@ class Screen:
     def _line(path: Path, terminal: bool) -> str:
         from aioli.files import read_json
 
-        status: dict[str, Any] | None = read_json(path / "status.json")
-        if (path / "result.json").is_file():
+        if (path / RESULT).is_file():
             return "finished"
+        status: dict[str, Any] | None = read_json(path / STATUS)
         if status is None:
             return "starting"
-        step, total = status["step"], status["steps"]
-        filled = round(20 * step / total)
-        bar = f"{'█' * filled}{'░' * (20 - filled)} " if terminal else ""
-        loss = "" if status["loss"] is None else f"  loss {status['loss']:.2f}"
-        left = "" if status["seconds_left"] is None else f"  {clock(status['seconds_left'])} left"
-        shares = " ".join(f"{'▁▂▃▄▅▆▇█'[min(7, int(8 * p))]}{p:.0%}" for p in status["proportions"] or [])
-        return f"{bar}{step}/{total}{loss}  {shares}{left}"
+        drawn = [bar(status["step"], status["steps"], 20)] if terminal else []
+        p = status["proportions"] or []
+        return "  ".join([*drawn, *running(status), shares([""] * len(p), p)])
 
 
 def _verdict(outcome: Any) -> str:
     """What came of it, in words and numbers."""
-    from aioli.report.text import path, spark
-
     rows = outcome.rows()
     lines = [
         "",
@@ -210,7 +207,7 @@ def _verdict(outcome: Any) -> str:
     ]
     trace = outcome.traces[outcome.method]
     for j, group in enumerate(outcome.groups):
-        way = path(trace.proportions, j, trace.about["steps"], 40)
+        way = way_of(trace.proportions, j, trace.about["steps"], 40)
         lines.append(
             f"  {group.ljust(max(map(len, outcome.groups)))}  {spark(way, 0, 1)}  {way[0]:.0%} → {way[-1]:.0%}"
         )

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
+from aioli.report.text import bar, clock
+
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """Columns aligned: the first `left` to the left, the others to the right."""
@@ -57,9 +59,8 @@ class Bar:
             self.written = now
             columns = shutil.get_terminal_size((80, 24)).columns
             size = 24 if columns >= 110 else 10
-            filled = round(size * done / total) if total else 0
-            bar = f"{'█' * filled}{'░' * (size - filled)} " if total else ""
-            line = f"{self.label} {bar}{words}{left}{'  ' * bool(rest)}{rest}"[: columns - 1]
+            drawn = f"{bar(done, total, size)} " if total else ""
+            line = f"{self.label} {drawn}{words}{left}{'  ' * bool(rest)}{rest}"[: columns - 1]
             self.out.write("\r" + line.ljust(self.width))
             self.width = len(line)
             if total and done >= total:
@@ -75,14 +76,6 @@ class Bar:
             self.out.write("\r" + " " * self.width + "\r")
             self.out.flush()
             self.width = 0
-
-
-def clock(seconds: float) -> str:
-    """A duration as people say it."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def need(extra: str, *modules: str) -> None:

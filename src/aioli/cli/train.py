@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aioli.cli.show import Bar, need, table
+from aioli.report.text import shares
 
 if TYPE_CHECKING:
     from aioli.train import Run, TrainRecipe
@@ -142,8 +143,7 @@ class Live:
         self.seen = now
         began, step = self.first
         rate = (steps - step) * job.recipe.train.batch * job.store.context / max(now - began, 1e-9)
-        shares = zip(job.groups, job.segment.proportions.tolist(), strict=True)
-        bars = " ".join(f"{name} {'▁▂▃▄▅▆▇█'[min(7, int(8 * p))]}{p:.0%}" for name, p in list(shares)[:8])
+        bars = shares(job.groups, job.segment.proportions.tolist())
         self.bar.show(steps, total, f"{steps}/{total}  loss {job.engine.loss:.3f}", f"{bars}  {rate:,.0f} tokens/s")
 
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from aioli.cli.show import clock, plain, table
+from aioli.cli.show import plain, table
 
 EXAMPLES = """examples:
   aioli watch run                  follow a run until it ends (leave with Ctrl-C; the run goes on)
@@ -85,7 +85,7 @@ def _alive(path: Path) -> bool:
 def status_of(trace: Any) -> dict[str, Any] | None:
     """What the run says it is doing, while it runs."""
     from aioli.files import read_json
-    from aioli.report.trace import STATUS
+    from aioli.train.layout import STATUS
 
     found = read_json(trace.path / STATUS)
     return found if isinstance(found, dict) and trace.result is None and _alive(trace.path) else None
@@ -97,7 +97,7 @@ def line(trace: Any, status: dict[str, Any] | None) -> str:
 
     now = (status or {}).get("proportions") or (trace.proportions.values[-1] if trace.proportions.values else [])
     shares = ", ".join(f"{name} {p:.0%}" for name, p in list(zip(trace.about["groups"], now, strict=False))[:8])
-    return plain(f"{progress_line(trace, status, clock).lstrip('█░ ')}  {shares}")
+    return plain(f"{progress_line(trace, status).lstrip('█░ ')}  {shares}")
 
 
 def render(trace: Any) -> str:
@@ -105,7 +105,7 @@ def render(trace: Any) -> str:
     from aioli.report import text
 
     status = status_of(trace)
-    parts = [plain(text.header(trace)), text.progress_line(trace, status, clock), ""]
+    parts = [plain(text.header(trace)), text.progress_line(trace, status), ""]
     now = None if status is None or status["tag"].startswith("sweep") else status.get("proportions")
     parts += [table(["share of", "on the way", "", "now"], text.mixture_rows(trace, now), left=3)]
     if rows := text.loss_rows(trace):

@@ -15,6 +15,36 @@ PATH, STALE = 24, 60.0
 """Points of a path on a terminal, and the seconds after which a silent run is taken to be gone."""
 
 
+def bar(done: float, total: float, size: int) -> str:
+    """How much of something is done."""
+    filled = round(size * done / total) if total else 0
+    return "█" * filled + "░" * (size - filled)
+
+
+def shares(names: Sequence[str], proportions: Sequence[float], most: int = 8) -> str:
+    """A mixture in one line, each share with a small bar."""
+    pairs = list(zip(names, proportions, strict=True))[:most]
+    return " ".join(f"{name} {BLOCKS[min(7, int(8 * p))]}{p:.0%}".lstrip() for name, p in pairs)
+
+
+def clock(seconds: float) -> str:
+    """A duration as people say it."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def running(status: dict[str, Any]) -> list[str]:
+    """How far a run has got, by its own account: step, loss, time left."""
+    words = [f"{status['step']}/{status['steps']}"]
+    if status.get("loss") is not None:
+        words.append(f"loss {status['loss']:.3f}")
+    if status.get("seconds_left") is not None:
+        words.append(f"{clock(status['seconds_left'])} left")
+    return words
+
+
 def spark(values: Sequence[float], low: float | None = None, high: float | None = None) -> str:
     """A curve in one line."""
     known = [v for v in values if math.isfinite(v)]
@@ -46,7 +76,7 @@ def header(trace: Trace) -> str:
     return f"{trace.path}: {about['method']} on {groups}{towards} · {about['model']}, {size} · seed {about['seed']}"
 
 
-def progress_line(trace: Trace, status: dict[str, Any] | None, clock: Any) -> str:
+def progress_line(trace: Trace, status: dict[str, Any] | None) -> str:
     """How far it has got."""
     total = trace.about["steps"]
     if trace.result is not None:
@@ -54,13 +84,7 @@ def progress_line(trace: Trace, status: dict[str, Any] | None, clock: Any) -> st
     if status is None:
         again = shlex.join(["aioli", "train", str(trace.path / "recipe.yaml"), "-o", str(trace.path)])
         return f"not running; {trace.step} of {total} steps are in the journal; go on with: {again}"
-    filled = round(24 * status["step"] / total)
-    words = [f"{'█' * filled}{'░' * (24 - filled)} {status['step']}/{total}"]
-    if status.get("loss") is not None:
-        words.append(f"loss {status['loss']:.3f}")
-    words.append(f"{status['tokens_per_second']:,.0f} tokens/s")
-    if status.get("seconds_left") is not None:
-        words.append(f"{clock(status['seconds_left'])} left")
+    words = [bar(status["step"], total, 24), *running(status), f"{status['tokens_per_second']:,.0f} tokens/s"]
     silent = time.time() - status["time"]
     if silent > STALE:
         words.append(f"(no sign of life for {clock(silent)})")
@@ -75,9 +99,8 @@ def mixture_rows(trace: Trace, now: Sequence[float] | None, most: int = 16) -> l
     chosen = sorted(range(len(groups)), key=lambda j: -now[j])[:most] if len(groups) > most else range(len(groups))
     rows = []
     for j in chosen:
-        bar = "█" * round(20 * now[j])
         way = spark(path(trace.proportions, j, trace.about["steps"]), 0.0, 1.0)
-        rows.append([groups[j], way, bar, f"{now[j]:.1%}"])
+        rows.append([groups[j], way, "█" * round(20 * now[j]), f"{now[j]:.1%}"])
     if len(groups) > most:
         rows.append([f"… {len(groups) - most} more", "", "", ""])
     return rows

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-JOURNAL, STATUS, RESULT = "journal.jsonl", "status.json", "result.json"
+from aioli.train.journal import read
+from aioli.train.layout import JOURNAL
+
 POINTS = 1000
 """How many points of a curve are kept at least; beyond twice as many, every second one goes."""
 
@@ -76,8 +76,9 @@ class Trace:
             raise ValueError(f"{self.path} is not the directory of a run: it has no {JOURNAL}")
         if not self._goes_on(file):
             vars(self).update(vars(Trace(self.path)))
-        for line in self._lines(file):
+        for line, text in read(file, self._offset):
             self._take(line)
+            self._offset, self._last = self._offset + len(text), text
         return self
 
     def _goes_on(self, file: Path) -> bool:
@@ -85,21 +86,6 @@ class Trace:
         with file.open("rb") as lines:
             lines.seek(self._offset - len(self._last))
             return lines.read(len(self._last)) == self._last
-
-    def _lines(self, file: Path) -> Iterator[dict[str, Any]]:
-        with file.open("rb") as lines:
-            lines.seek(self._offset)
-            for line in lines:
-                if not line.endswith(b"\n"):
-                    return
-                try:
-                    found = json.loads(line)
-                    found["kind"]
-                except (ValueError, TypeError, KeyError):
-                    raise ValueError(f"{file}: byte {self._offset} is not a line of a journal; it is damaged") from None
-                self._offset += len(line)
-                self._last = line
-                yield found
 
     def _take(self, line: dict[str, Any]) -> None:
         kind = line["kind"]

@@ -16,10 +16,11 @@ from aioli.data.store import TokenStore
 from aioli.policies import RulePolicy
 from aioli.registry import create
 from aioli.train.engine import Engine, Settings, new_accelerator
+from aioli.train.layout import MODEL, RESULT
 from aioli.train.models import build_model, load_model
 from aioli.train.optimizer import Schedule
 from aioli.train.probes import Validation
-from aioli.train.recipe import MODEL, RESULT, TrainRecipe
+from aioli.train.recipe import TrainRecipe
 from aioli.train.validation import BUDGET, FORWARD_SHARE, LOOKS, OVERVIEW, budget, looks, subset
 
 FEW = 8

@@ -28,8 +28,9 @@ from aioli.config import content_hash
 from aioli.data.store import sha256_of
 from aioli.files import read_json, sync_directory, write_json
 from aioli.train.engine import Engine
+from aioli.train.layout import CHECKPOINTS
 
-FOLDER, STATE, FILES = "checkpoints", "state.json", ("model.safetensors", "optimizer.safetensors")
+STATE, FILES = "state.json", ("model.safetensors", "optimizer.safetensors")
 _FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -43,7 +44,7 @@ def save(run: Path, engine: Engine, state: Mapping[str, Any], keep: int) -> None
         return
     tensors = {f"{name}/{part}": value for name, parts in optimizer["state"].items() for part, value in parts.items()}
     tensors |= random
-    folder = run / FOLDER
+    folder = run / CHECKPOINTS
     folder.mkdir(exist_ok=True)
     name = f"step-{engine.step:09d}"
     for old in folder.glob(".step-*"):  # left by a process that was killed
@@ -98,7 +99,7 @@ def _distinct(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def latest(run: Path) -> Path | None:
     """The newest complete checkpoint of a run."""
-    found = sorted((run / FOLDER).glob("step-*")) if (run / FOLDER).is_dir() else []
+    found = sorted((run / CHECKPOINTS).glob("step-*")) if (run / CHECKPOINTS).is_dir() else []
     return found[-1] if found else None
 
 

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-NAME = "journal.jsonl"
-
 
 class Journal:
     """Opened for writing; lines are whole or absent."""
@@ -54,25 +52,27 @@ def _sound_bytes(path: Path) -> int:
     return 0
 
 
-def read(path: Path, begin: int = 0) -> Iterator[dict[str, Any]]:
-    """The lines of a journal, in bounded memory; a last line that is not complete is left out."""
+def read(path: Path, begin: int = 0) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """The lines of a journal and their bytes, in bounded memory; a last line that is not complete is left out."""
     with path.open("rb") as file:
         file.seek(begin)
-        for number, line in enumerate(file, 1):
+        for line in file:
             if not line.endswith(b"\n"):
                 return
             try:
                 found = json.loads(line)
-            except ValueError:
-                raise ValueError(f"{path}, line {number} is not JSON; the journal is damaged") from None
-            yield found
+                found["kind"]
+            except (ValueError, TypeError, KeyError):
+                raise ValueError(f"{path}: byte {begin} is not a line of a journal; it is damaged") from None
+            begin += len(line)
+            yield found, line
 
 
 def mean_proportions(path: Path) -> list[float]:
     """The mean over all steps of the mixture that was asked for."""
     total: list[float] = []
     steps = 0
-    for line in read(path):
+    for line, _ in read(path):
         if line["kind"] == "segment":
             taken = line["end"] - line["begin"]
             total = [

@@ -6,9 +6,6 @@ from typing import Any, ClassVar, Literal
 
 from aioli.recipe import Field, Section, field_validator, model_validator
 
-RECIPE, RESULT, MODEL = "recipe.yaml", "result.json", "model"
-"""What is in the directory of a run, besides its journal and checkpoints."""
-
 
 class DataChoice(Section):
     """Which tokens; a plain string is a store."""

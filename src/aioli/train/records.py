@@ -21,12 +21,10 @@ import numpy as np
 from aioli import __version__
 from aioli.config import to_plain
 from aioli.protocol import Observation, Segment
+from aioli.train.layout import STATUS
 
 if TYPE_CHECKING:
     from aioli.train.running import Run
-
-STATUS = "status.json"
-"""What a run is doing right now, for `aioli watch`; nothing depends on it."""
 
 
 def opening(run: Run) -> dict[str, Any]:

@@ -36,8 +36,9 @@ from aioli.train.building import (
 )
 from aioli.train.engine import DivergedError, Engine
 from aioli.train.journal import Journal
+from aioli.train.layout import JOURNAL, MODEL, RECIPE, RESULT
 from aioli.train.models import save_model
-from aioli.train.recipe import MODEL, RECIPE, RESULT, TrainRecipe
+from aioli.train.recipe import TrainRecipe
 from aioli.train.validation import subset
 
 Report = Callable[["Run"], None]
@@ -153,7 +154,7 @@ class Run:
             self.saved, size = self.engine.step, state["journal"]
             self.recent = (float(state["recent"][0]), int(state["recent"][1]))
         if self.accelerator.is_main_process:
-            self.journal = Journal(self.path / journal.NAME, size)
+            self.journal = Journal(self.path / JOURNAL, size)
             if size == 0:
                 self.journal.append(records.opening(self))
 

@@ -1,0 +1,11 @@
+"""What is in the directory of a run."""
+
+RECIPE = "recipe.yaml"
+"""Everything that was asked for."""
+JOURNAL = "journal.jsonl"
+"""What happened, line by line."""
+CHECKPOINTS = "checkpoints"
+STATUS = "status.json"
+"""What a run is doing right now, for those who watch; nothing depends on it."""
+MODEL, RESULT = "model", "result.json"
+"""What came of it."""
