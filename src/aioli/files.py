@@ -15,6 +15,7 @@ from typing import Any
 
 _UMASK = os.umask(0)
 os.umask(_UMASK)
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -79,7 +80,7 @@ def locked(directory: Path, what: str) -> Iterator[None]:
     while True:
         directory.mkdir(parents=True, exist_ok=True)
         try:
-            handle = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            handle = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o666)
         except FileNotFoundError:  # its last owner has just finished and removed it
             continue
         try:
@@ -110,6 +111,10 @@ def _hold(handle: int, tries: int = 5) -> None:
             if not left:
                 raise
             time.sleep(0.01)
+        except OSError as error:  # some network file systems have no locks
+            if error.errno not in _NO_LOCKS:
+                raise
+            return
 
 
 def _still_there(path: Path, handle: int) -> bool:

@@ -66,7 +66,8 @@ def _swept(problem: Problem, runs: int, alpha: float) -> Generator[list[Run], li
 def grid_search(problem: Problem, *, runs: int = 10, alpha: float = 1.0) -> Plan:
     """Try a sweep of mixtures and keep the best."""
     P, L = yield from _swept(problem, runs, alpha)
-    return problem.final_static(BestOf(problem.target_weights).solve(P, L).proportions)
+    best = BestOf(problem.target_weights).solve(P, L)
+    return problem.final_static(best.proportions, best.losses)
 
 
 @method("log-linear static", "fit from ≥ m+1 runs", "Direct")
@@ -85,7 +86,8 @@ def dml(
     if ridge == 0 and problem.m > 1 and runs <= problem.m:
         raise ValueError(f"dml needs at least m+1={problem.m + 1} runs for {problem.m} groups, not {runs}; set runs")
     P, L = yield from _swept(problem, runs, alpha)
-    return problem.final_static(direct.solve(LogLinearStatic(ridge, huber).fit(P, L)).proportions)
+    best = direct.solve(LogLinearStatic(ridge, huber).fit(P, L))
+    return problem.final_static(best.proportions, best.losses)
 
 
 @method("boosted trees", "fit from many runs", "best simulated", lmo=False)
@@ -101,8 +103,9 @@ def regmix(
     """RegMix with LightGBM: fit trees to a sweep and average the best simulated mixtures."""
     P, L = yield from _swept(problem, runs, alpha)
     law = Trees(trees=trees).fit(P, L)
-    best = BestSimulated(candidates, top, seed=problem.seed, target_weights=problem.target_weights)
-    return problem.final_static(best.solve(law.predict, problem.m).proportions)
+    simulated = BestSimulated(candidates, top, seed=problem.seed, target_weights=problem.target_weights)
+    best = simulated.solve(law.predict, problem.m)
+    return problem.final_static(best.proportions, best.losses)
 
 
 @method("linear static", "fit from ≥ m runs", "best simulated")
@@ -120,8 +123,9 @@ def regmix_linear(
         raise ValueError(f"regmix-linear needs at least m={problem.m} runs, not {runs}; set runs")
     P, L = yield from _swept(problem, runs, alpha)
     law = LinearStatic(ridge).fit(P, L)
-    best = BestSimulated(candidates, top, seed=problem.seed, target_weights=problem.target_weights)
-    return problem.final_static(best.solve(law.predict, problem.m).proportions)
+    simulated = BestSimulated(candidates, top, seed=problem.seed, target_weights=problem.target_weights)
+    best = simulated.solve(law.predict, problem.m)
+    return problem.final_static(best.proportions, best.losses)
 
 
 # ---------------------------------------------------------------- online, from extra runs

@@ -9,8 +9,10 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import runpy
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin
 
@@ -70,6 +72,14 @@ def addition(function: Function) -> Function:
     """Register how `aioli+NAME` plans: called with the problem, NAME's method, and aioli's settings."""
     _ADDITION.append(function)
     return function
+
+
+def load(files: Iterable[str]) -> None:
+    """Run Python files of the user's that define methods."""
+    for file in files:
+        if not Path(file).is_file():
+            raise ValueError(f"--load {file}: there is no such file")
+        runpy.run_path(file)
 
 
 def names() -> list[str]:
@@ -207,7 +217,7 @@ class Method:
             return policy
         shortcuts = {"proxy": "set proxy=true to train its proxy run alone", "graph": "give the graph it would learn"}
         found = [words for key, words in shortcuts.items() if self.base is None and key in settings_of(self.name)]
-        remedy = found[0] if found else "run its plan first"
+        remedy = found[0] if found else "carry out its plan with `aioli mix`"
         raise ValueError(
             f"{self.name} needs extra runs before the final one ({len(stage)} in its first stage), so it cannot drive "
             f"a loop by itself; {remedy}, or use a method without extra runs such as aioli"
@@ -229,6 +239,49 @@ class Outcome:
         return len({run.key for run in self.extra})
 
 
+class Carrying:
+    """A plan that is being carried out: `stage` is to be trained next, until there is the `final` run."""
+
+    def __init__(self, method: Method, problem: Problem) -> None:
+        self.method, self.problem = method, problem
+        self.extra: list[Run] = []
+        self.results: list[Result] = []
+        self.stage: list[Run] = []
+        self.final: Run | None = None
+        self._plan = method.plan(problem)
+        self._go_on(None)
+
+    def tell(self, results: list[Result]) -> None:
+        """What came of the stage."""
+        self.extra += self.stage
+        self.results += results
+        self._go_on(results)
+
+    def _go_on(self, results: list[Result] | None) -> None:
+        try:
+            stage = next(self._plan) if results is None else self._plan.send(results)
+        except StopIteration as end:
+            final, self.stage = end.value, []
+            if not isinstance(final, Run) or final.task.steps != self.problem.steps:
+                raise ValueError(
+                    f"{self.method.name} must return the final run, of {self.problem.steps} steps (problem.final), not "
+                    f"{final!r}"
+                ) from None
+            final.policy()  # refuses, now, rules that cannot work for this task
+            self.final = final
+            return
+        if not isinstance(stage, list) or not all(isinstance(run, Run) for run in stage):
+            raise ValueError(f"{self.method.name} must yield lists of runs, not {stage!r}")
+        for run in stage:
+            run.policy()
+        self.stage = stage
+
+    def outcome(self, result: Result) -> Outcome:
+        """With the result of the final run."""
+        assert self.final is not None
+        return Outcome(self.final, result, tuple(self.extra), tuple(self.results))
+
+
 def conduct(
     method: Method | str,
     problem: Problem,
@@ -240,26 +293,10 @@ def conduct(
     `train_final` does the final run, where that is to be done otherwise.
     """
     method = create(method) if isinstance(method, str) else method
-    plan = method.plan(problem)
-    extra: list[Run] = []
-    results: list[Result] = []
-    try:
-        stage = next(plan)
-        while True:
-            if not isinstance(stage, list) or not all(isinstance(run, Run) for run in stage):
-                raise ValueError(f"{method.name} must yield lists of runs, not {stage!r}")
-            done = train(stage)
-            extra += stage
-            results += done
-            stage = plan.send(done)
-    except StopIteration as end:
-        final: Run = end.value
-    if not isinstance(final, Run) or final.task.steps != problem.steps:
-        raise ValueError(
-            f"{method.name} must return the final run, of {problem.steps} steps (problem.final), not {final!r}"
-        )
-    result = train([final])[0] if train_final is None else train_final(final)
-    return Outcome(final, result, tuple(extra), tuple(results))
+    carrying = Carrying(method, problem)
+    while (final := carrying.final) is None:
+        carrying.tell(train(carrying.stage))
+    return carrying.outcome(train([final])[0] if train_final is None else train_final(final))
 
 
 MEANINGS: dict[str, str] = {

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-import runpy
-from pathlib import Path
-from typing import Any
 
+from aioli.cli.parse import parse_budget, parse_methods
 from aioli.cli.show import progress, share, table
-from aioli.methods import Method, create, names
+from aioli.registry import load
 from aioli.simulate import WORLDS, Comparison, Setting, compare
 
 EXAMPLES = """examples:
@@ -60,47 +57,6 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument("--workers", type=int, metavar="N", help="processes (default: all cores)")
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=run)
-
-
-def parse_methods(texts: list[str]) -> list[tuple[str, Method]]:
-    """`all`, or names with settings: `aioli:eta=0.5,k=8`."""
-    found: dict[str, Method] = {}
-    for text in texts:
-        head, colon, tail = text.partition(":")
-        for name in [head] if colon else head.split(","):
-            for each in names() if name == "all" else [name]:
-                label = each + (colon + tail if tail else "")
-                found[label] = create(each, **_parse_settings(tail))
-    return list(found.items())
-
-
-def _parse_settings(text: str) -> dict[str, Any]:
-    """`eta=0.5,caps=[0.5,1,1]`: values are JSON where they can be, words otherwise."""
-    settings: dict[str, Any] = {}
-    for part in filter(None, re.split(r",(?![^\[{]*[\]}])", text)):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise ValueError(f"setting {part!r} is not KEY=VALUE")
-        try:
-            settings[key] = None if value == "None" else json.loads(value)
-        except json.JSONDecodeError:
-            settings[key] = value
-    return settings
-
-
-def load(path: str) -> None:
-    """Run a Python file of the user's that defines methods."""
-    if not Path(path).is_file():
-        raise ValueError(f"--load {path}: there is no such file")
-    runpy.run_path(path)
-
-
-def parse_budget(text: str) -> str | float:
-    """A name or a number."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def parse_weights(text: str | None) -> tuple[float, ...] | None:
@@ -165,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
     if options.seeds < 1:
         raise ValueError(f"--seeds {options.seeds} must be at least 1")
     if options.load:
-        load(options.load)
+        load([options.load])
     weights = parse_weights(options.weights)
     setting = Setting(
         options.world, options.groups, options.targets, options.steps, parse_budget(options.budget), weights

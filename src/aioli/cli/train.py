@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aioli.cli.parse import train_recipe
 from aioli.cli.show import Bar, need, table
 from aioli.report.text import shares
 
@@ -96,24 +97,11 @@ def run(options: argparse.Namespace) -> int:
 
 def _recipe(options: argparse.Namespace) -> TrainRecipe:
     """What is asked for."""
-    from aioli.data import TokenStore
-    from aioli.recipe import build, override, read
-    from aioli.train.recipe import TrainRecipe
-
-    settings, plain, where = list(options.settings), {}, "settings"
-    if options.recipe is not None and "=" in options.recipe and not Path(options.recipe).exists():
-        settings.insert(0, options.recipe)
-    elif options.recipe is not None:
-        if Path(options.recipe).is_dir():
-            raise ValueError(f"{options.recipe} is a directory, not a recipe; for a token store: data={options.recipe}")
-        plain, where = read(options.recipe), options.recipe
     if options.out is None:
         raise ValueError("where to? Give a directory for the run with -o")
     if Path(options.out).exists() and not Path(options.out).is_dir():
         raise ValueError(f"-o {options.out} is a file; give a directory for the run")
-    recipe = build(TrainRecipe, override(plain, settings, TrainRecipe), where)
-    TokenStore(recipe.data.store)
-    return recipe
+    return train_recipe(options.recipe, options.settings)
 
 
 def _again() -> str:

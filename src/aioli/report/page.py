@@ -26,6 +26,7 @@ th, td { text-align: right; padding: .4rem .6rem; border-bottom: 1px solid var(-
 th:first-child, td:first-child { text-align: left; } th { color: var(--soft); font-weight: 600; font-size: .9rem; }
 tr.best td { font-weight: 700; }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: .8rem; overflow-x: auto; }
+.wide { overflow-x: auto; } .wide td, .wide th { white-space: nowrap; padding: .35rem .5rem; font-size: .9rem; }
 .note { color: var(--soft); }
 """
 
@@ -53,6 +54,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], best: int | None
         for k, row in enumerate(rows)
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def wide(part: str) -> str:
+    """Something that may be wider than the page and then scrolls by itself."""
+    return f'<div class="wide">{part}</div>'
 
 
 def commands(lines: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ DML and RegMix share one sweep, and DoReMi's full-length reference is the strati
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from aioli.config import content_hash, to_config, to_plain
 from aioli.lmo.task import Task
 from aioli.policies import RulePolicy, Rules, Static
-from aioli.simplex import Array, as_mixture, dirichlet_cover, uniform
+from aioli.simplex import Array, as_mixture, dirichlet_cover, uniform, whole
 
 BUDGETS: dict[str, float] = {"unrestricted": 10.0, "restricted": 0.5}
 """Extra training a method may use to learn its proportions, in units of the final run's steps (Section 6, E27)."""
@@ -31,6 +31,8 @@ class Run:
     task: Task
     reference: Run | None = None
     """The run whose final model gives the reference losses (DoReMi)."""
+    expected: tuple[float, ...] | None = field(default=None, compare=False)
+    """What the method's law predicts of it, by target, at the length of the runs it was fitted to; not its content."""
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -91,6 +93,8 @@ class Problem:
     target_weights: tuple[float, ...] | None = None
     sizes: tuple[float, ...] | None = None
     """How much there is of each group (tokens); needed by `proportional`."""
+    proxy_steps: int | None = None
+    """Steps of every extra run; None: as many as the budget allows, and no more than the final run has."""
 
     def __post_init__(self) -> None:
         for name in ("groups", "targets"):
@@ -105,6 +109,9 @@ class Problem:
         for name, labels, rest in (("sizes", self.groups, None), ("target_weights", self.targets or self.groups, 1.0)):
             object.__setattr__(self, name, by_name(getattr(self, name), labels, name, rest))
         _ = self.task(self.steps)
+        if self.proxy_steps is not None:
+            object.__setattr__(self, "proxy_steps", whole(self.proxy_steps, "proxy_steps"))
+            _ = self.task(self.proxy_steps)
         if isinstance(self.budget, str) and self.budget not in BUDGETS:
             raise ValueError(f"budget={self.budget!r} is not one of {', '.join(BUDGETS)}, nor a number of runs")
         if not isinstance(self.budget, str) and not (isinstance(self.budget, (int, float)) and self.budget > 0):
@@ -140,6 +147,14 @@ class Problem:
     def extra_steps(self, runs: int) -> int:
         """How long each of so many extra runs may be: never longer than the final run (E27)."""
         allowed = BUDGETS[self.budget] if isinstance(self.budget, str) else float(self.budget)
+        if self.proxy_steps is not None:
+            if self.proxy_steps * runs > allowed * self.steps + 1e-9:
+                raise ValueError(
+                    f"{runs} extra runs of {self.proxy_steps} steps (proxy.steps) are more than the budget of "
+                    f"{allowed:g}·{self.steps} extra steps; lower proxy.steps, or raise the budget to "
+                    f"{self.proxy_steps * runs / self.steps:g}"
+                )
+            return self.proxy_steps
         steps = min(self.steps, int(allowed * self.steps / runs + 1e-9))
         if steps < 1:
             raise ValueError(f"a budget of {allowed}·{self.steps} extra steps leaves none for each of {runs} runs")
@@ -153,13 +168,14 @@ class Problem:
         """An extra run with one mixture."""
         return self.run(_static(p), steps, seed=seed)
 
-    def final(self, rules: Rules) -> Run:
-        """The run that the method is for."""
-        return Run(rules, self.task(self.steps))
+    def final(self, rules: Rules, expected: ArrayLike | None = None) -> Run:
+        """The run that the method is for, and the losses that are expected of it, where there is a law to tell."""
+        losses = None if expected is None else tuple(np.asarray(expected, dtype=np.float64).tolist())
+        return Run(rules, self.task(self.steps), expected=losses)
 
-    def final_static(self, p: ArrayLike) -> Run:
+    def final_static(self, p: ArrayLike, expected: ArrayLike | None = None) -> Run:
         """The final run with one mixture."""
-        return self.final(_static(p))
+        return self.final(_static(p), expected)
 
     def sweep(self, runs: int, alpha: float) -> list[tuple[Array, int]]:
         """Mixtures to try, each with the seed to try it with.

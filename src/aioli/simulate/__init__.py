@@ -1,8 +1,9 @@
 """A simulator of training with known truth: try methods and their settings before spending GPU hours."""
 
-from aioli.simulate.compare import Comparison, Score, Setting, Simulator, compare, interval
+from aioli.simulate.compare import Comparison, Score, Setting, Simulator, compare
 from aioli.simulate.trainer import COSTS, Noise, SimTrainer
 from aioli.simulate.worlds import WORLDS, LinearWorld, PowerLawWorld, World, uniform_world
+from aioli.stats import interval
 
 __all__ = [
     "COSTS",

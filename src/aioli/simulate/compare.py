@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.special import stdtrit
 
 from aioli.config import content_hash
 from aioli.methods import Method, conduct, create
@@ -23,6 +21,7 @@ from aioli.runs.spec import Problem, Result, Run
 from aioli.simplex import as_weights, check_groups, uniform, whole
 from aioli.simulate.trainer import SimTrainer
 from aioli.simulate.worlds import WORLDS, World
+from aioli.stats import interval
 
 
 @dataclass(frozen=True)
@@ -122,15 +121,6 @@ class Comparison:
                 if name in part and not np.isfinite(part[name]).all():
                     part[name] = None
         return plain
-
-
-def interval(differences: ArrayLike) -> tuple[float, float]:
-    """95% confidence interval of the mean (Student's t); infinite for a single value."""
-    d = np.asarray(differences, dtype=np.float64)
-    if d.size < 2:
-        return (-np.inf, np.inf)
-    half = float(stdtrit(d.size - 1, 0.975)) * float(d.std(ddof=1)) / np.sqrt(d.size)
-    return (float(d.mean()) - half, float(d.mean()) + half)
 
 
 @dataclass(frozen=True)

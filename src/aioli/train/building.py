@@ -11,6 +11,7 @@ from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
 from accelerate.utils import LoggerType
 
+from aioli.config import from_config
 from aioli.data.sampler import MixtureSampler
 from aioli.data.store import TokenStore
 from aioli.policies import RulePolicy
@@ -20,30 +21,12 @@ from aioli.train.layout import MODEL, RESULT
 from aioli.train.models import build_model, load_model
 from aioli.train.optimizer import Schedule
 from aioli.train.probes import Validation
+from aioli.train.problem import problem_of
 from aioli.train.recipe import TrainRecipe
 from aioli.train.validation import BUDGET, FORWARD_SHARE, LOOKS, OVERVIEW, budget, looks, subset
 
 FEW = 8
 """Validation sequences of a target below which a look is mostly noise."""
-
-
-def groups_and_targets(store: TokenStore, recipe: TrainRecipe) -> tuple[list[str], list[str]]:
-    """What is trained on and what is validated on."""
-    sizes = dict(zip(store.groups, store.sequences("train").tolist(), strict=True))
-    chosen = recipe.data.groups or [g for g in store.groups if sizes[g] > 0 and g not in recipe.data.targets]
-    targets = recipe.data.targets or chosen
-    for kind, names in (("data.groups", chosen), ("data.targets", targets)):
-        unknown = [name for name in names if name not in store.groups]
-        if unknown:
-            raise ValueError(f"{kind} names {unknown[0]!r}, but {store.path} has {', '.join(store.groups)}")
-    if not chosen:
-        raise ValueError(
-            f"no group is left to train on: {store.path} has {', '.join(store.groups)}, and data.targets takes "
-            f"{', '.join(targets)}; name the groups to train on in data.groups"
-        )
-    if "val" not in store.parts:
-        raise ValueError(f"{store.path} has no validation split; prepare it with splits.val above 0")
-    return list(chosen), list(targets)
 
 
 def build_accelerator(recipe: TrainRecipe, path: Path) -> Accelerator:
@@ -65,14 +48,18 @@ def build_accelerator(recipe: TrainRecipe, path: Path) -> Accelerator:
 
 def build_policy(recipe: TrainRecipe, store: TokenStore, groups: list[str], targets: list[str]) -> RulePolicy:
     """Who chooses the mixture of this run."""
-    sizes = dict(zip(store.groups, store.sequences("train").tolist(), strict=True))
-    found = create(recipe.method.name, **recipe.method.settings).policy(
-        groups=groups,
-        steps=recipe.train.steps,
-        targets=None if targets == groups else targets,
-        sizes=[sizes[g] for g in groups],
-        seed=recipe.seed,
-    )
+    problem = problem_of(recipe, store, groups, targets)
+    if recipe.method.rules is not None:
+        found = RulePolicy(from_config(recipe.method.rules), problem.task(recipe.train.steps))
+    else:
+        found = create(recipe.method.name, **recipe.method.settings).policy(
+            problem.groups,
+            problem.steps,
+            targets=problem.targets,
+            seed=problem.seed,
+            target_weights=problem.target_weights,
+            sizes=problem.sizes,
+        )
     if {"excess_loss", "token_excess_loss"} & found.needs and recipe.method.reference is None:
         raise ValueError(
             f"{recipe.method.name} compares with a reference model; name a finished run in method.reference, such as "

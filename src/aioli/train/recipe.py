@@ -18,6 +18,8 @@ class DataChoice(Section):
     """Groups to train on; left out: all of the store that have training data and are not named as targets."""
     targets: list[str] = Field(default_factory=list)
     """What the model is to be good at; left out: the groups themselves."""
+    weights: dict[str, float] = Field(default_factory=dict)
+    """How much each target counts, by name; one that is left out counts 1."""
     on_exhausted: Literal["repeat", "cap", "error"] = "repeat"
     """When a group has been gone through: repeat it, give its share to the others, or stop."""
     max_epochs: float | None = Field(default=None, gt=0)
@@ -107,12 +109,30 @@ class MethodChoice(Section):
     """A method (`aioli methods` lists them)."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Its settings (`aioli methods NAME` lists them)."""
+    rules: dict[str, Any] | None = None
+    """Instead of a method, the rules that drive the run, as plain data: what a run store writes."""
     reference: str | None = None
     """The run whose model is the reference (DoReMi)."""
 
 
+class ProxyChoice(Section):
+    """Extra runs, where they are not like the final one."""
+
+    model: ModelChoice | None = None
+    """Their model; left out: the final one."""
+    steps: int | None = Field(default=None, ge=1)
+    """Steps of each; left out: as many as the budget allows."""
+    lr: float | None = Field(default=None, gt=0)
+    """Their peak learning rate; left out: as train.lr."""
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _preset(cls, value: Any) -> Any:
+        return {"preset": value} if isinstance(value, str) else value
+
+
 class TrainRecipe(Section):
-    """One training run."""
+    """One training run, and the extra runs of methods that need some."""
 
     data: DataChoice
     """The tokens."""
@@ -124,6 +144,11 @@ class TrainRecipe(Section):
     """The mixture."""
     val: ValChoice = ValChoice()
     """Looks at the validation loss."""
+    proxy: ProxyChoice = ProxyChoice()
+    """Extra runs (mix, compare and plan)."""
+    budget: Literal["unrestricted", "restricted"] | float = "unrestricted"
+    """Steps of all extra runs (mix, compare and plan): unrestricted (10), restricted (0.5), or a number, in units of
+    train.steps."""
     checkpoint: CheckpointChoice = CheckpointChoice()
     """Checkpoints."""
     trackers: list[str] = Field(default_factory=list)

@@ -31,13 +31,14 @@ from aioli.train.building import (
     build_overview,
     build_policy,
     every_steps,
-    groups_and_targets,
     worth_knowing,
 )
 from aioli.train.engine import DivergedError, Engine
 from aioli.train.journal import Journal
 from aioli.train.layout import JOURNAL, MODEL, RECIPE, RESULT
 from aioli.train.models import save_model
+from aioli.train.probes import Validation
+from aioli.train.problem import groups_and_targets
 from aioli.train.recipe import TrainRecipe
 from aioli.train.validation import subset
 
@@ -61,8 +62,10 @@ class Run:
         path: str | Path,
         report: Report | None = None,
         stop: threading.Event | None = None,
+        known: bool = False,
     ) -> None:
-        self.recipe, self.path, self.report = recipe, Path(path), report
+        """`known`: the directory is known to be this run's, however its recipe is written: a run store says so."""
+        self.recipe, self.path, self.report, self.known = recipe, Path(path), report, known
         self.stop = threading.Event() if stop is None else stop
         """Set it to have the run save itself and stop after the current step."""
         if recipe.train.threads:
@@ -114,6 +117,16 @@ class Run:
             except DivergedError as error:
                 raise DivergedError(f"{error}; {self._remedy()}") from None
 
+    def start_losses(self) -> dict[str, float]:
+        """Loss of each target on all validation data before the first step; to be asked before `train`."""
+        if self.used or self.engine.step:
+            raise ValueError("the losses at the start can only be seen before the run begins")
+        found = self.engine.val_losses(self._everything("val"))
+        return dict(zip(self.targets, found.tolist(), strict=True))
+
+    def _everything(self, split: str) -> Validation:
+        return subset(self.store, self.targets, split, None, 0, self.recipe.val.batch)
+
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """The first rank holds the directory and writes the recipe; if it cannot, no rank goes on."""
@@ -161,6 +174,10 @@ class Run:
     def _same_recipe(self) -> None:
         """A directory belongs to one recipe; where trackers report and how often it is saved may change."""
         file, mine = self.path / RECIPE, self.recipe.model_dump(mode="json")
+        if self.known:
+            if not (self.path / RESULT).exists():
+                write_text(file, yaml.safe_dump(mine, sort_keys=False))
+            return
         if not file.is_file():
             others = [found.name for found in self.path.iterdir() if found.name != "lock" and found.name[0] != "."]
             if others:
@@ -255,8 +272,7 @@ class Run:
         for split in ("val", "test"):
             self._may_stop()
             if split in self.store.parts:
-                everything = subset(self.store, self.targets, split, None, 0, self.recipe.val.batch)
-                result[split] = records.verdict(self.targets, self.engine.val_losses(everything))
+                result[split] = records.verdict(self.targets, self.engine.val_losses(self._everything(split)))
         sampler, seconds = self.engine.sampler, self.engine.seconds
         result["realised"] = dict(zip(self.groups, sampler.realised.tolist(), strict=True))
         result["epochs"] = dict(zip(self.groups, sampler.epochs.tolist(), strict=True))

@@ -1,0 +1,156 @@
+"""What commands that train many runs have in common: options, the run store, the executor, the progress bar."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aioli.cli.parse import parse_budget, train_recipe
+from aioli.cli.show import Bar, need
+from aioli.files import read_json
+from aioli.registry import load
+
+if TYPE_CHECKING:
+    from aioli.runs.conducting import Asked, Carried, Conductor, Executor, Progress
+    from aioli.runs.job import Job, Setup
+    from aioli.train.recipe import TrainRecipe
+
+STORE = "aioli-runs"
+
+
+def add_recipe(command: argparse.ArgumentParser) -> None:
+    """What is to be trained."""
+    command.add_argument("recipe", nargs="?", help="a YAML file, as for aioli train; left out: settings alone")
+    command.add_argument("settings", nargs="*", metavar="field=value", help="settings to change, such as seed=1")
+    command.add_argument(
+        "--budget", help="steps of all extra runs: unrestricted (10 S), restricted (0.5 S), or a number of S"
+    )
+    command.add_argument(
+        "--load", metavar="FILE.py", action="append", default=[], help="a Python file of yours that defines methods"
+    )
+    command.add_argument("--store", default=STORE, metavar="DIR", help=f"where runs are kept (default {STORE})")
+    command.add_argument("--workers", type=int, metavar="N", help="runs at once (default: one for each core)")
+    command.add_argument("--threads", type=int, default=1, metavar="N", help="threads of each run (default 1)")
+
+
+def add_executor(command: argparse.ArgumentParser) -> None:
+    """Where it is trained."""
+    command.add_argument(
+        "--executor", choices=("local", "ray"), default="local", help="processes here (default), or Ray"
+    )
+    command.add_argument(
+        "--address", metavar="HOST:PORT", help="a Ray cluster (auto finds one); left out: one is started"
+    )
+    command.add_argument("--cpus", type=float, metavar="N", help="CPUs of each run on Ray (default: --threads)")
+    command.add_argument("--gpus", type=float, default=0, metavar="N", help="GPUs of each run on Ray (default 0)")
+    command.add_argument("--quiet", action="store_true", help="no progress bar")
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def recipe_of(options: argparse.Namespace) -> TrainRecipe:
+    """What is asked for; refused, if it must be, before anything heavy is loaded."""
+    need("train", "torch", "transformers", "accelerate", "pydantic", "yaml")
+    load(options.load)
+    settings = list(options.settings)
+    if options.budget is not None:
+        settings.append(f"budget={parse_budget(options.budget)}")
+    recipe = train_recipe(options.recipe, settings)
+    if recipe.trackers:
+        print("worth knowing: trackers are for aioli train; runs of a store are not reported to them", file=sys.stderr)
+    return recipe
+
+
+def setups(recipe: TrainRecipe) -> tuple[Setup, Setup]:
+    """Of final and of extra runs."""
+    from aioli.runs.job import Setup
+
+    return Setup.of(recipe), Setup.of(recipe, proxy=True)
+
+
+@contextmanager
+def executor_of(options: argparse.Namespace) -> Iterator[Executor]:
+    """Where jobs are done; closed at the end, with everything saved."""
+    if options.address is not None and options.executor != "ray":
+        raise ValueError("--address is for Ray; add --executor ray")
+    if options.executor == "ray":
+        from aioli.runs.on_ray import RayExecutor
+
+        cpus = options.threads if options.cpus is None else options.cpus
+        found: Executor = RayExecutor(options.address, cpus, options.gpus, options.load, options.workers)
+    else:
+        from aioli.runs.local import LocalExecutor
+
+        found = LocalExecutor(options.workers, options.threads, options.load)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+class Live:
+    """What is seen of many runs: how many are done, how far the others are, and the time left."""
+
+    def __init__(self, conductor: Conductor, expected: Mapping[str, Job], quiet: bool) -> None:
+        """`expected`: all runs there will be, as far as a rehearsal can tell."""
+        self.conductor, self.quiet, self.bar = conductor, quiet, Bar("training")
+        self.total = sum(job.run.task.steps for job in expected.values())
+        self.runs = len(expected)
+
+    def __call__(self, now: Progress) -> None:
+        if self.quiet:
+            return
+        done, words = sum(job.run.task.steps for job in now.finished), []
+        for job in now.running:
+            status: Any = read_json(self.conductor.store.run_folder(job.key) / "status.json")
+            if isinstance(status, dict) and isinstance(status.get("step"), int):
+                done += status["step"]
+                words.append(f"{job.about()['kind']} {status['step']}/{status['steps']}")
+        runs = max(self.runs, now.done)
+        failed = f"  {now.failed} failed" if now.failed else ""
+        self.bar.show(
+            min(done, self.total), max(self.total, done), f"{now.done}/{runs} runs{failed}", " · ".join(words[:4])
+        )
+
+
+def conduct(options: argparse.Namespace, asked: Sequence[Asked], final: Setup, proxy: Setup) -> list[Carried]:
+    """Carry out methods, with everything saved when it is interrupted."""
+    from aioli.runs.conducting import Conductor
+    from aioli.runs.rehearsal import expected
+    from aioli.runs.store import RunStore
+
+    store = RunStore(options.store)
+    conductor: Conductor | None = None
+    try:
+        with executor_of(options) as executor:
+            conductor = Conductor(store, executor, final, proxy)
+            conductor.report = live = Live(conductor, expected(asked, final, proxy), options.quiet or options.json)
+            try:
+                return conductor.conduct(asked)
+            finally:
+                live.bar.clear()
+    except BaseException as stopped:
+        if not isinstance(stopped, Exception):  # Ctrl-C or SIGTERM
+            done = 0 if conductor is None else len(conductor.progress.finished)
+            print(
+                f"\n{done} run{'s are' if done != 1 else ' is'} finished, the others are saved in {store.path}; go on "
+                f"with: {shlex.join(['aioli', *sys.argv[1:]])}",
+                file=sys.stderr,
+            )
+        raise
+
+
+def check_place(path: str | None, endings: tuple[str, ...]) -> Path | None:
+    """Where a report goes; refused before hours of training if it cannot be written."""
+    if path is None:
+        return None
+    file = Path(path)
+    if file.suffix not in endings:
+        raise ValueError(f"-o {path} must end with {', '.join(endings)}")
+    if not file.parent.is_dir():
+        raise ValueError(f"-o {path}: there is no directory {file.parent}")
+    return file

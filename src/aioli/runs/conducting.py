@@ -1,0 +1,271 @@
+"""Many methods at once: their plans are carried out together, equal runs are trained once.
+
+In: methods and problems, a run store, an executor. Out: for each what came of it, or why it failed. A method whose run
+fails is given up, the others go on. Nothing is remembered but the store: run again, a plan is replayed over the results
+that are there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from aioli.registry import Carrying, Method, Outcome
+from aioli.runs.job import Job, Setup
+from aioli.runs.spec import Problem
+from aioli.runs.store import RunStore
+
+AGAIN = 2.0
+"""Seconds until a job that somebody else works on is asked for again."""
+
+
+class Executor(Protocol):
+    """Where jobs are done."""
+
+    workers: int
+    """How many at once."""
+
+    def submit(self, order: Mapping[str, Any]) -> Future[str]:
+        """Have a job done: `done`, `failed`, `busy` (somebody else has it) or `stopped`."""
+        ...
+
+    def close(self) -> None:
+        """Stop everything."""
+        ...
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A method that is to be carried out for a problem."""
+
+    label: str
+    method: Method
+    problem: Problem
+    final: bool = True
+    """Whether the final run is trained as well, or only what it takes to know it."""
+
+
+@dataclass
+class Carried:
+    """What came of it."""
+
+    asked: Asked
+    final: Job | None = None
+    result: dict[str, Any] | None = None
+    """The final run's result."""
+    outcome: Outcome | None = None
+    extra: list[Job] = field(default_factory=list)
+    """Extra runs, each once."""
+    error: str | None = None
+    """Why there is no result."""
+    failed: tuple[Job, ...] = ()
+    """Runs that failed; none where the method itself refused."""
+    over: bool = False
+
+
+@dataclass
+class Progress:
+    """How far everything has got."""
+
+    done: int = 0
+    """Jobs that are finished, found or trained."""
+    found: int = 0
+    """Of them, those that were finished before."""
+    failed: int = 0
+    running: tuple[Job, ...] = ()
+    finished: tuple[Job, ...] = ()
+
+
+class _Plan:
+    """One method on its way."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked, self.carried = asked, Carried(asked)
+        self.carrying: Carrying | None = None
+        self.jobs: list[Job] = []
+        """What it waits for."""
+
+    @property
+    def over(self) -> bool:
+        return self.carried.over
+
+    def fail(self, why: str) -> None:
+        """Give it up."""
+        self.carried.error, self.carried.over = why, True
+
+
+class Conductor:
+    """Carries out plans."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        executor: Executor,
+        final: Setup,
+        proxy: Setup,
+        report: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self.store, self.executor, self.final, self.proxy = store, executor, final, proxy
+        self.report = report or (lambda progress: None)
+        self.progress = Progress()
+        self._futures: dict[Future[str], Job] = {}
+        self._wanted: dict[str, Job] = {}
+        """Jobs that were asked for in this session and are not over."""
+        self._over: dict[str, Job] = {}
+        self._failed: dict[str, str] = {}
+        self._again: list[tuple[float, Job]] = []
+
+    def conduct(self, asked: Sequence[Asked]) -> list[Carried]:
+        """Carry out all methods; raises KeyboardInterrupt when it is stopped from elsewhere."""
+        plans = [_Plan(each) for each in asked]
+        for plan in plans:
+            self._begin(plan)
+        while any(not plan.over for plan in plans):
+            self._wait()
+            for plan in plans:
+                self._advance(plan)
+            self.report(self._now())
+        return [plan.carried for plan in plans]
+
+    # ------------------------------------------------------------------ plans
+
+    def _begin(self, plan: _Plan) -> None:
+        try:
+            plan.carrying = Carrying(plan.asked.method, plan.asked.problem)
+        except Exception as error:  # also mistakes in a method of the user's: the others go on
+            plan.fail(_words(error))
+            return
+        self._ask(plan)
+        self._advance(plan)
+
+    def _ask(self, plan: _Plan) -> None:
+        """Have the runs done that a plan waits for."""
+        assert plan.carrying is not None
+        final = plan.carrying.final
+        plan.jobs = [Job(run, self.proxy) for run in plan.carrying.stage] if final is None else [Job(final, self.final)]
+        if final is None:
+            known = {job.key for job in plan.carried.extra}
+            plan.carried.extra += [job for job in _distinct(plan.jobs) if job.key not in known]
+        else:
+            plan.carried.final = plan.jobs[0]
+            if not plan.asked.final:
+                plan.carried.over = True
+                return
+        for job in _distinct(plan.jobs):
+            self._submit(job)
+
+    def _advance(self, plan: _Plan) -> None:
+        """Go on with a plan as far as the runs it waits for are over."""
+        while not plan.over and all(job.key in self._over or job.key in self._failed for job in plan.jobs):
+            failed = [job for job in plan.jobs if job.key in self._failed]
+            if failed:
+                more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+                plan.carried.failed = tuple(failed)
+                plan.fail(f"run {failed[0].key[:8]}{more} failed: {self._failed[failed[0].key]}")
+                return
+            self._take_in(plan)
+
+    def _take_in(self, plan: _Plan) -> None:
+        carrying = plan.carrying
+        assert carrying is not None
+        results = []
+        for job in plan.jobs:
+            found = self.store.outcome(job)
+            if found is None:
+                raise ValueError(f"the result of run {job.key} has disappeared from {self.store.path}; run again")
+            results.append(found)
+        if carrying.final is not None:
+            plan.carried.result = self.store.result(plan.jobs[0].key)
+            plan.carried.outcome = carrying.outcome(results[0])
+            plan.carried.over = True
+            return
+        try:
+            carrying.tell(results)
+        except Exception as error:
+            plan.fail(_words(error))
+            return
+        self._ask(plan)
+
+    # ------------------------------------------------------------------ jobs
+
+    def _submit(self, job: Job) -> None:
+        """Have a job done, unless it is or will be; what it stands on first."""
+        key = job.key
+        if key in self._over or key in self._wanted or key in self._failed:
+            return
+        if self.store.outcome(job) is not None:
+            self._over[key] = job
+            self.progress.found += 1
+            return
+        self.store.add(job)
+        self._wanted[key] = job
+        if job.reference is not None:
+            self._need_model(job.reference)
+            if job.reference.key not in self._over:
+                self._again.append((0.0, job))
+                return
+        self._start(job)
+
+    def _need_model(self, job: Job) -> None:
+        """A finished run whose model was removed is trained again."""
+        if self.store.outcome(job) is not None and not self.store.has_model(job.key):
+            self.store.forget_result(job.key)
+            self._over.pop(job.key, None)
+        self._submit(job)
+
+    def _start(self, job: Job) -> None:
+        self._futures[self.executor.submit(job.order(self.store))] = job
+
+    def _wait(self) -> None:
+        """Until something is over, but not for long."""
+        if self._futures:
+            wait(self._futures, timeout=0.5, return_when=FIRST_COMPLETED)
+        elif self._again:
+            time.sleep(0.1)
+        for future in [future for future in self._futures if future.done()]:
+            self._ended(self._futures.pop(future), future.result())
+        now, waiting, self._again = time.monotonic(), self._again, []
+        for when, job in waiting:
+            self._retry(job, when, now)
+
+    def _retry(self, job: Job, when: float, now: float) -> None:
+        """A job that waits for another one, or for somebody else."""
+        reference = job.reference
+        if reference is not None and reference.key in self._failed:
+            del self._wanted[job.key]
+            self._failed[job.key] = f"its reference {reference.key[:8]} failed: {self._failed[reference.key]}"
+        elif when > now or (reference is not None and reference.key not in self._over):
+            self._again.append((when, job))
+        else:
+            self._start(job)
+
+    def _ended(self, job: Job, ending: str) -> None:
+        if ending == "busy":
+            self._again.append((time.monotonic() + AGAIN, job))
+            return
+        if ending == "stopped":
+            raise KeyboardInterrupt
+        del self._wanted[job.key]
+        if ending == "done":
+            self._over[job.key] = job
+            return
+        error = self.store.error(job.key) or {}
+        self._failed[job.key] = f"{error.get('error', 'nobody knows why')} ({self.store.folder(job.key)}/log.txt)"
+
+    def _now(self) -> Progress:
+        now = self.progress
+        now.done, now.failed = len(self._over), len(self._failed)
+        now.running = tuple(self._futures.values())
+        now.finished = tuple(self._over.values())
+        return now
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+
+
+def _distinct(jobs: Iterable[Job]) -> list[Job]:
+    return list({job.key: job for job in jobs}.values())

@@ -1,0 +1,184 @@
+"""A job: a run together with everything else that decides its result, under one hash.
+
+In: a recipe and the runs of a method's plan. Out: keys by which results are found again, and orders that a worker can
+carry out anywhere: plain JSON. Where data and results lie, how many threads there are and who is told of it are no part
+of a key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aioli.config import content_hash, to_config
+from aioli.data.store import TokenStore, sha256_of
+from aioli.runs.spec import Problem, Run
+from aioli.train.problem import groups_and_targets, problem_of
+from aioli.train.recipe import ModelChoice, TrainRecipe
+
+if TYPE_CHECKING:
+    from aioli.runs.store import RunStore
+
+RESULTS = 1
+"""Raised whenever the same job would give other numbers than before: what was stored is then not found again."""
+SMALL = 1 << 20
+"""Bytes of a model's file up to which its content is part of a key; of larger ones, size and time of change."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all runs of one kind have in common: data, model, optimization, validation."""
+
+    recipe: TrainRecipe
+    """With groups and targets by name, and an absolute path of the data."""
+    content: dict[str, Any]
+    """What of it decides results."""
+
+    @classmethod
+    def of(cls, recipe: TrainRecipe, proxy: bool = False) -> Setup:
+        """The setup of final runs, or of extra ones."""
+        store = TokenStore(recipe.data.store)
+        groups, targets = groups_and_targets(store, recipe)
+        problem_of(recipe, store, groups, targets)  # refused, if it must be, before anything is trained
+        choice = recipe.proxy if proxy else None
+        model = recipe.model if choice is None or choice.model is None else choice.model
+        train = recipe.train
+        if choice is not None and choice.lr is not None:
+            train = train.model_copy(update={"lr": choice.lr})
+        where = {"store": str(store.path.resolve()), "groups": groups, "targets": targets}
+        data = recipe.data.model_copy(update=where)
+        plain = {
+            "results": {"aioli": RESULTS, **{name: _version(name) for name in ("torch", "transformers")}},
+            "data": {
+                "fingerprint": store.fingerprint,
+                "vocabulary": store.vocabulary,
+                **data.model_dump(mode="json", exclude={"store", "weights"}),
+            },
+            "model": _model(model),
+            "train": train.model_dump(mode="json", exclude={"steps", "threads"}),
+            "val": recipe.val.model_dump(mode="json", exclude={"every"}),
+        }
+        return cls(recipe.model_copy(update={"data": data, "model": model, "train": train}), plain)
+
+    @cached_property
+    def store(self) -> TokenStore:
+        """The data."""
+        return TokenStore(self.recipe.data.store)
+
+    def problem(self, seed: int) -> Problem:
+        """What methods are asked."""
+        data = self.recipe.data
+        found = self.recipe.model_copy(update={"seed": seed})
+        return problem_of(found, self.store, data.groups, data.targets)
+
+
+def _version(package: str) -> str:
+    """A package's version, without what it was built for."""
+    return version(package).partition("+")[0]
+
+
+def _model(choice: ModelChoice) -> dict[str, Any]:
+    """A model by what it is; a directory by what is in it."""
+    plain = choice.model_dump(mode="json")
+    folder = None if choice.name is None else Path(choice.name)
+    if folder is not None and folder.is_dir():
+        files = {}
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                about = file.stat()
+                name = file.relative_to(folder).as_posix()
+                files[name] = sha256_of(file) if about.st_size <= SMALL else [about.st_size, about.st_mtime_ns]
+        plain["name"] = content_hash(files)
+    return plain
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run with its setup."""
+
+    run: Run
+    setup: Setup
+
+    @cached_property
+    def reference(self) -> Job | None:
+        """The job whose model is the reference."""
+        return None if self.run.reference is None else Job(self.run.reference, self.setup)
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """Everything that decides its result, as plain JSON."""
+        reference = None if self.reference is None else self.reference.key
+        return {"run": {**self.run.config, "reference": reference}, "setup": self.setup.content}
+
+    @cached_property
+    def key(self) -> str:
+        """The hash of its content."""
+        return content_hash(self.content)[:32]
+
+    @cached_property
+    def start_key(self) -> str:
+        """The hash of what decides the losses before the first step, which many jobs share."""
+        parts = {name: self.setup.content[name] for name in ("results", "data", "model")}
+        return content_hash({**parts, "seed": self.run.task.seed})[:32]
+
+    def recipe(self, reference: Path | None = None) -> TrainRecipe:
+        """The recipe that trains it."""
+        task, base = self.run.task, self.setup.recipe
+        plain = base.model_dump(mode="json", include={"data", "model", "train", "val"})
+        plain["train"]["steps"] = task.steps
+        plain["method"] = {
+            "name": kind(self.run.rules),
+            "rules": to_config(self.run.rules),
+            "reference": None if reference is None else str(reference),
+        }
+        plain["checkpoint"] = {**base.checkpoint.model_dump(mode="json"), "keep": 1}
+        plain["seed"] = task.seed
+        return TrainRecipe.model_validate(plain)
+
+    def order(self, store: RunStore) -> dict[str, Any]:
+        """What a worker needs to know, as plain JSON."""
+        reference = None if self.reference is None else store.run_folder(self.reference.key).resolve()
+        return {
+            "key": self.key,
+            "folder": str(store.folder(self.key).resolve()),
+            "start": str(store.start_file(self.start_key).resolve()),
+            "recipe": self.recipe(reference).model_dump(mode="json"),
+        }
+
+    def about(self) -> dict[str, Any]:
+        """What people want to know of it."""
+        task, recipe = self.run.task, self.setup.recipe
+        return {
+            "kind": kind(self.run.rules),
+            "proportions": getattr(self.run.rules, "proportions", None),
+            "steps": task.steps,
+            "seed": task.seed,
+            "groups": recipe.data.groups,
+            "targets": recipe.data.targets,
+            "model": recipe.model.preset or recipe.model.name,
+            "data": recipe.data.store,
+        }
+
+
+KINDS = {
+    "Static": "static",
+    "Bandit": "odm",
+    "InterleavedSweep": "aioli",
+    "PooledSweep": "aioli-pooled",
+    "SkillGraph": "skill-it",
+    "ExcessLoss": "doremi proxy",
+    "GradientInner": "doge proxy",
+    "ScalingSlope": "ado",
+}
+"""What rules, or their estimators, are called when people look."""
+
+
+def kind(rules: Any) -> str:
+    """What drives a run, in a word or two."""
+    if hasattr(rules, "first") and hasattr(rules, "second"):
+        return f"{kind(rules.first)}, then {kind(rules.second)}"
+    name = type(getattr(rules, "estimator", rules)).__name__
+    return KINDS.get(name, name)

@@ -1,0 +1,96 @@
+"""What one method found: its mixture, or the path of it, what was predicted and measured, and what it cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from aioli.policies import Static
+from aioli.report.trace import Curve, Trace
+from aioli.runs.conducting import Carried
+from aioli.runs.store import RunStore
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A method's answer."""
+
+    method: str
+    about: str
+    groups: list[str]
+    targets: list[str]
+    steps: int
+    proportions: dict[str, float]
+    """The mixture, or the mean of one that moved."""
+    path: Curve | None
+    """How it moved: the mixture in force up to each step."""
+    predicted: dict[str, float] | None
+    """What the method's law says of each target, at the length (and for the model) of the extra runs."""
+    predicted_steps: int | None
+    measured: dict[str, dict[str, float]]
+    """Losses of the final run by split and target; empty if it was not trained."""
+    cost: dict[str, Any]
+    key: str
+    """The final run in the store."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as plain JSON."""
+        plain = {**vars(self)}
+        if self.path is not None:
+            pairs = zip(self.path.steps, self.path.values, strict=True)
+            plain["path"] = [{"until": step, "proportions": list(values)} for step, values in pairs]
+        return plain
+
+
+def mixture(carried: Carried, store: RunStore) -> Mixture:
+    """What a method found."""
+    final, problem = carried.final, carried.asked.problem
+    assert final is not None
+    data, rules = final.setup.recipe.data, final.run.rules
+    result = carried.result
+    if isinstance(rules, Static):
+        proportions, path = dict(zip(data.groups, rules.proportions, strict=True)), None
+    elif result is None:
+        raise ValueError(
+            f"{carried.asked.label} moves the mixture while the final run trains; there is none without it"
+        )
+    else:
+        proportions = dict(result["mean_proportions"])
+        path = Trace(store.run_folder(final.key)).read().proportions
+    expected = final.run.expected
+    steps = [job.run.task.steps for job in carried.extra]
+    size = final.setup.recipe.model.preset or final.setup.recipe.model.name
+    return Mixture(
+        method=carried.asked.label,
+        about=f"{', '.join(data.groups)}"
+        + ("" if data.targets == data.groups else f" → {', '.join(data.targets)}")
+        + f" · {size}, {problem.steps:,} steps, seed {problem.seed}",
+        groups=data.groups,
+        targets=data.targets,
+        steps=problem.steps,
+        proportions=proportions,
+        path=path,
+        predicted=None if expected is None else dict(zip(data.targets, expected, strict=True)),
+        predicted_steps=max(steps) if expected is not None and steps else None,
+        measured={split: dict(result[split]["loss"]) for split in ("val", "test") if result and split in result},
+        cost=_cost(carried, store),
+        key=final.key,
+    )
+
+
+def _cost(carried: Carried, store: RunStore) -> dict[str, Any]:
+    assert carried.final is not None
+    keys = [job.key for job in carried.extra]
+    if carried.result is not None and carried.final.key not in keys:
+        keys.append(carried.final.key)
+    total = {"train": 0.0, "probe": 0.0, "evaluation": 0.0}
+    for key in keys:
+        seconds = (store.result(key) or {}).get("seconds", {})
+        for name in total:
+            total[name] += seconds.get(name, 0.0)
+    return {
+        "extra_runs": len(carried.extra),
+        "extra_steps": sum(job.run.task.steps for job in carried.extra),
+        "seconds": sum(total.values()),
+        "probing": total["probe"] / sum(total.values()) if sum(total.values()) else 0.0,
+    }

@@ -1,0 +1,69 @@
+"""What a method will train, before anything is trained: its plan, carried out on made-up losses.
+
+Stages and lengths of runs are right; which mixtures later stages ask for depends on real losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from aioli.registry import Carrying, Method
+from aioli.runs.conducting import Asked
+from aioli.runs.job import Job, Setup, kind
+from aioli.runs.spec import Problem, Result, Run
+from aioli.simplex import uniform
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """The runs of a method, stage by stage; the last stage is the final run."""
+
+    stages: tuple[tuple[Job, ...], ...]
+
+    @property
+    def extra(self) -> list[Job]:
+        """Extra runs, each once."""
+        return list({job.key: job for stage in self.stages[:-1] for job in stage}.values())
+
+    @property
+    def jobs(self) -> dict[str, Job]:
+        """All runs, each once."""
+        return {job.key: job for stage in self.stages for job in stage}
+
+
+def rehearse(method: Method, problem: Problem, final: Setup, proxy: Setup) -> Rehearsal:
+    """Carry out a plan on made-up losses."""
+    carrying, stages = Carrying(method, problem), []
+    while carrying.final is None:
+        stages.append(tuple(Job(run, proxy) for run in carrying.stage))
+        carrying.tell([_made_up(run, problem) for run in carrying.stage])
+    return Rehearsal((*stages, (Job(carrying.final, final),)))
+
+
+def _made_up(run: Run, problem: Problem) -> Result:
+    """Losses that fall with the share of a target's own group, or of some group."""
+    p = np.array(getattr(run.rules, "proportions", uniform(problem.m)))
+    own = p[np.arange(problem.n) % problem.m]
+    return Result(2.0 + np.exp(-2.0 * own), np.full(problem.n, 5.0), p)
+
+
+def purpose(stage: tuple[Job, ...], last: bool) -> str:
+    """What a stage is, in words."""
+    kinds = list(dict.fromkeys(kind(job.run.rules) for job in stage))
+    if last:
+        return f"final run ({kinds[0]})"
+    return f"{', '.join(kinds)}{' sweep' if len(stage) > 1 and kinds == ['static'] else ''}"
+
+
+def expected(asked: Sequence[Asked], final: Setup, proxy: Setup) -> dict[str, Job]:
+    """All runs that these methods will take, as far as can be told before; a method that refuses has none."""
+    found: dict[str, Job] = {}
+    for each in asked:
+        with suppress(ValueError):
+            plan = rehearse(each.method, each.problem, final, proxy)
+            found |= plan.jobs if each.final else {job.key: job for job in plan.extra}
+    return found

@@ -1,0 +1,204 @@
+"""RunStore: a directory of runs, each under the hash of its content.
+
+    store/  runs.json   start/…   ab/ab12…/  job.json  claim-….json  log.txt  error.json  start.json  run/
+
+`run/` is what `aioli train` makes. A run is finished when its result.json is there, which is written last; who works on
+it says so in a claim. Many processes, users and machines may share a store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aioli.files import explained, read_json, write_json
+from aioli.runs.claim import Claim, owner_of
+from aioli.runs.job import Job
+from aioli.runs.spec import Result
+from aioli.train.layout import CHECKPOINTS, MODEL, RESULT, STATUS
+
+MARK, JOB, LOG, ERROR, START, RUN = "runs.json", "job.json", "log.txt", "error.json", "start.json", "run"
+STATES = ("finished", "running", "failed", "unfinished")
+DIGITS = frozenset("0123456789abcdef")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run in a store."""
+
+    key: str
+    state: str
+    about: dict[str, Any]
+    result: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+    owner: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
+    """How far a run that is being trained has got."""
+
+
+class RunStore:
+    """Runs by the hash of their content."""
+
+    def __init__(self, path: str | Path, make: bool = True) -> None:
+        """Open a store; `make` it if there is nothing yet."""
+        self.path = Path(path)
+        mark = self.path / MARK
+        if mark.is_file():
+            found = read_json(mark)
+            if not isinstance(found, dict) or found.get("schema") != 1:
+                raise ValueError(f"{mark} is not of a run store that this version of aioli knows")
+            return
+        if not make:
+            raise ValueError(f"{self.path} is not a run store; aioli mix and aioli compare make one (--store)")
+        with explained(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            others = [found.name for found in self.path.iterdir() if not found.name.startswith(".")]
+            if others and not mark.is_file():
+                raise ValueError(f"{self.path} holds something else ({others[0]}); choose another place with --store")
+            write_json(mark, {"schema": 1, "what": "runs of aioli, each under the hash of its content"})
+
+    def folder(self, key: str) -> Path:
+        """Where a run is."""
+        if not key or not set(key) <= DIGITS:
+            raise ValueError(f"{key!r} is not the key of a run")
+        return self.path / key[:2] / key
+
+    def run_folder(self, key: str) -> Path:
+        """Where its training is: what `aioli watch` shows."""
+        return self.folder(key) / RUN
+
+    def start_file(self, key: str) -> Path:
+        """Where the losses before the first step are, which many runs share."""
+        return self.path / "start" / f"{key}.json"
+
+    # ------------------------------------------------------------------ jobs and results
+
+    def add(self, job: Job) -> None:
+        """Make a place for a job, unless it has one."""
+        folder = self.folder(job.key)
+        if (folder / JOB).is_file():
+            return
+        with explained(self.path):
+            folder.mkdir(parents=True, exist_ok=True)
+            self.start_file("0").parent.mkdir(exist_ok=True)
+            write_json(folder / JOB, {"schema": 1, "key": job.key, "about": job.about(), "content": job.content})
+
+    def result(self, key: str) -> dict[str, Any] | None:
+        """What came of a run; None while it is not finished."""
+        found = read_json(self.run_folder(key) / RESULT)
+        return found if isinstance(found, dict) else None
+
+    def has_model(self, key: str) -> bool:
+        """Whether a finished run still has its model."""
+        return (self.run_folder(key) / MODEL).is_dir()
+
+    def outcome(self, job: Job) -> Result | None:
+        """What a finished run tells the method that planned it."""
+        result, start = self.result(job.key), read_json(self.folder(job.key) / START)
+        if result is None or not isinstance(start, dict):
+            return None
+        data = job.setup.recipe.data
+        return Result(
+            np.array([result["val"]["loss"][name] for name in data.targets]),
+            np.array([start[name] for name in data.targets]),
+            np.array([result["mean_proportions"][name] for name in data.groups]),
+        )
+
+    def error(self, key: str) -> dict[str, Any] | None:
+        """Why a run failed."""
+        found = read_json(self.folder(key) / ERROR)
+        return found if isinstance(found, dict) else None
+
+    # ------------------------------------------------------------------ looking and removing
+
+    def keys(self) -> Iterator[str]:
+        """All runs."""
+        for shelf in sorted(self.path.iterdir()):
+            if len(shelf.name) == 2 and set(shelf.name) <= DIGITS:
+                yield from sorted(name for name in os.listdir(shelf) if set(name) <= DIGITS)
+
+    def find(self, prefix: str) -> str:
+        """The one run whose key begins so."""
+        found = [key for key in self.keys() if prefix and key.startswith(prefix)]
+        if len(found) != 1:
+            what = "no run" if not found else f"{len(found)} runs"
+            raise ValueError(f"{what} in {self.path} with a key that begins with {prefix!r}; `aioli runs` lists them")
+        return found[0]
+
+    def entry(self, key: str) -> Entry:
+        """A run as it is now."""
+        folder = self.folder(key)
+        job = read_json(folder / JOB)
+        about = dict(job["about"]) if isinstance(job, dict) and isinstance(job.get("about"), dict) else {}
+        result = self.result(key)
+        if result is not None:
+            return Entry(key, "finished", about, result)
+        owner = owner_of(folder)
+        if owner is not None:
+            return Entry(key, "running", about, owner=owner, status=read_json(folder / RUN / STATUS))
+        error = self.error(key)
+        return Entry(key, "unfinished" if error is None else "failed", about, error=error)
+
+    def entries(self) -> list[Entry]:
+        """All runs as they are now."""
+        return [self.entry(key) for key in self.keys()]
+
+    def remove(self, key: str) -> None:
+        """Remove a run and everything of it; one that is being trained is refused."""
+        folder = self.folder(key)
+        claim = Claim.make(folder)
+        if claim is None:
+            raise ValueError(f"{key} is being trained by {words(owner_of(folder))}; stop that first")
+        with claim, explained(folder):
+            gone = folder.with_name(f".{key}.{uuid.uuid4().hex[:8]}")
+            os.replace(folder, gone)  # at once: nobody sees half of it
+        shutil.rmtree(gone, ignore_errors=True)
+        with suppress(OSError):
+            folder.parent.rmdir()
+
+    def remove_model(self, key: str) -> int:
+        """Remove the model and the checkpoints of a finished run, not its result; returns the bytes that are free."""
+        free = 0
+        if self.result(key) is not None:
+            for name in (MODEL, CHECKPOINTS):
+                place = self.run_folder(key) / name
+                free += size(place)
+                shutil.rmtree(place, ignore_errors=True)
+        return free
+
+    def forget_result(self, key: str) -> None:
+        """Have a run trained again, because its model is needed and gone."""
+        (self.run_folder(key) / RESULT).unlink(missing_ok=True)
+
+    def log(self, key: str, lines: int = 20) -> str:
+        """The end of what a run printed."""
+        try:
+            text = (self.folder(key) / LOG).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+
+def words(owner: dict[str, Any] | None) -> str:
+    """Who works on a run."""
+    return "somebody" if not owner else f"process {owner.get('process')} on {owner.get('host')}"
+
+
+def size(path: Path) -> int:
+    """Bytes of all files in a directory."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if path.is_dir() else 0
+
+
+def to_json(entry: Entry) -> dict[str, Any]:
+    """A run for machines."""
+    plain: dict[str, Any] = json.loads(json.dumps(vars(entry)))
+    return plain

@@ -1,0 +1,42 @@
+"""A worker process of the local executor: orders come in as lines of JSON, endings go out.
+
+When the lines end, because the one who gave them has finished or died, a run that is being trained saves itself and
+stops.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+from typing import Any
+
+
+def main() -> None:
+    """Work until there are no more orders."""
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what libraries print must not get among the endings
+    stop = threading.Event()
+    orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin:
+            orders.put(json.loads(line))
+        stop.set()
+        orders.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    from aioli.registry import load
+    from aioli.runs.work import work
+
+    load(json.loads(sys.argv[1]))
+    while (order := orders.get()) is not None and not stop.is_set():
+        ending = work(order, stop)
+        channel.write(ending + "\n")
+        channel.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Data and recipes so small that many runs take seconds."""
+
+import numpy as np
+
+from aioli.data import write_store
+from aioli.recipe import build
+from aioli.train.recipe import TrainRecipe
+
+
+def tiny_store(path, groups=("code", "books", "web"), seed=0):
+    """Each group walks through its own letters, with steps of its own."""
+    rng = np.random.default_rng(seed)
+    splits = {
+        split: {g: (7 * j + np.cumsum(rng.integers(1, 3 + j, size))) % 40 for j, g in enumerate(groups)}
+        for split, size in (("train", 6000), ("val", 480), ("test", 480))
+    }
+    return write_store(path, splits, 16, 40)
+
+
+def tiny_recipe(store, **more):
+    plain = {"data": str(store.path), "train": {"steps": 30, "batch": 4, "threads": 1}, "checkpoint": {"every": 5}}
+    for key, value in more.items():
+        section, _, name = key.partition("_")
+        if name:
+            plain.setdefault(section, {})
+            plain[section][name] = value
+        else:
+            plain[key] = value
+    return build(TrainRecipe, plain)
