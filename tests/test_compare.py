@@ -185,7 +185,7 @@ def test_only_the_proportions(data, tmp_path, capsys):
     assert main(["mix", *words(data, place, "--method", "doge", *only, "--budget", "restricted")]) == 0
     assert "measured" not in capsys.readouterr().out
     assert len(list(place.rglob("result.json"))) == 1
-    assert main(["mix", *words(data, place, "--method", "aioli+doge", *only)]) == 2
+    assert main(["mix", *words(data, place, "--method", "aioli+doge:rounds=2,k=1", *only)]) == 2
     assert "no proportions without it" in capsys.readouterr().err
     assert len(list(place.rglob("result.json"))) == 1
 
@@ -217,7 +217,7 @@ def test_the_plan_is_what_is_trained(data, tmp_path, capsys, whole):
         (["compare", "-o", "table.pdf"], "must end with"),
         (["compare", "-o", "nowhere/table.md"], "no directory nowhere"),
         (["compare", "--budget", "tight"], "budget"),
-        (["compare", "--budget", "-1"], "must be positive"),
+        (["compare", "--budget", "-1"], "a positive number"),
         (["compare", "--workers", "0"], "must be at least 1"),
         (["compare", "--address", "auto"], "--executor ray"),
         (["compare", "--load", "nowhere.py"], "there is no such file"),

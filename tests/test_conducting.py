@@ -58,12 +58,12 @@ def test_every_method_end_to_end(data, tmp_path, pool):
     """Real training of all methods, and Aioli added to each that is not Aioli; equal runs are trained once."""
     store = RunStore(tmp_path / "runs")
     methods = [*names(), *(f"aioli+{name}" for name in names() if not name.startswith("aioli"))]
-    found = {c.asked.label: c for c in conduct(store, pool, tiny_recipe(data, train_steps=40), methods)}
+    found = {c.asked.label: c for c in conduct(store, pool, tiny_recipe(data, train_steps=60), methods)}
     assert {name: c.error for name, c in found.items() if c.error} == {}
     counts = {"grid-search": 10, "dml": 10, "regmix": 10, "regmix-linear": 10, "skill-it": 3, "doremi": 2, "doge": 1}
     for name, carried in found.items():
         assert len(carried.extra) == counts.get(name.removeprefix("aioli+"), 0), name
-        assert carried.result["steps"] == 40
+        assert carried.result["steps"] == 60
         assert np.isfinite(carried.result["test"]["mean_loss"])
         assert carried.outcome.result.start_loss.min() > carried.outcome.result.val_loss.max()
     assert found["grid-search"].final.key in {job.key for job in found["dml"].extra}

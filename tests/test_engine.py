@@ -13,8 +13,9 @@ from aioli.data import MixtureSampler, write_store
 from aioli.protocol import Segment
 from aioli.train import DivergedError, Engine, Run, Schedule, Settings, StoppedError, TrainRecipe, checkpoint
 from aioli.train.forward import directional
-from aioli.train.models import PRESETS, build_model, preset_config
+from aioli.train.models import build_model, preset_config
 from aioli.train.optimizer import adamw
+from aioli.train.presets import PRESETS
 from aioli.train.probes import gradient_of, group_losses
 from aioli.train.validation import budget, looks, subset
 

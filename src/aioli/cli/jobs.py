@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,13 @@ from aioli.registry import load
 
 if TYPE_CHECKING:
     from aioli.runs.conducting import Asked, Carried, Conductor, Executor, Progress
-    from aioli.runs.job import Job, Setup
+    from aioli.runs.job import Setup
+    from aioli.runs.rehearsal import Expected
     from aioli.train.recipe import TrainRecipe
 
 STORE = "aioli-runs"
+SETTING = re.compile(r"[\w.]+=")
+"""How `field=value` begins; a method with settings has a colon first."""
 
 
 def add_recipe(command: argparse.ArgumentParser) -> None:
@@ -57,6 +61,9 @@ def recipe_of(options: argparse.Namespace) -> TrainRecipe:
     need("train", "torch", "transformers", "accelerate", "pydantic", "yaml")
     load(options.load)
     settings = list(options.settings)
+    if isinstance(getattr(options, "methods", None), list):  # settings may stand anywhere, also after --methods
+        settings += [word for word in options.methods if SETTING.match(word)]
+        options.methods = [word for word in options.methods if not SETTING.match(word)] or ["all"]
     if options.budget is not None:
         settings.append(f"budget={parse_budget(options.budget)}")
     recipe = train_recipe(options.recipe, settings)
@@ -95,11 +102,9 @@ def executor_of(options: argparse.Namespace) -> Iterator[Executor]:
 class Live:
     """What is seen of many runs: how many are done, how far the others are, and the time left."""
 
-    def __init__(self, conductor: Conductor, expected: Mapping[str, Job], quiet: bool) -> None:
-        """`expected`: all runs there will be, as far as a rehearsal can tell."""
+    def __init__(self, conductor: Conductor, expected: Expected, quiet: bool) -> None:
         self.conductor, self.quiet, self.bar = conductor, quiet, Bar("training")
-        self.total = sum(job.run.task.steps for job in expected.values())
-        self.runs = len(expected)
+        self.total, self.runs = expected.steps, expected.runs
 
     def __call__(self, now: Progress) -> None:
         if self.quiet:
@@ -118,29 +123,31 @@ class Live:
 
 
 def conduct(options: argparse.Namespace, asked: Sequence[Asked], final: Setup, proxy: Setup) -> list[Carried]:
-    """Carry out methods, with everything saved when it is interrupted."""
-    from aioli.runs.conducting import Conductor
+    """Carry out methods, all saved when it is interrupted; one that cannot work is not begun."""
+    from aioli.runs.conducting import Carried, Conductor
     from aioli.runs.rehearsal import expected
     from aioli.runs.store import RunStore
 
     store = RunStore(options.store)
     conductor: Conductor | None = None
+    before = expected(asked, final, proxy)
+    able = [each for each in asked if each.label not in before.refused]
     try:
         with executor_of(options) as executor:
             conductor = Conductor(store, executor, final, proxy)
-            conductor.report = live = Live(conductor, expected(asked, final, proxy), options.quiet or options.json)
+            conductor.report = live = Live(conductor, before, options.quiet or options.json)
             try:
-                return conductor.conduct(asked)
+                done = {id(each.asked): each for each in conductor.conduct(able)}
+                return [
+                    done.get(id(each)) or Carried(each, error=before.refused[each.label], over=True) for each in asked
+                ]
             finally:
                 live.bar.clear()
     except BaseException as stopped:
         if not isinstance(stopped, Exception):  # Ctrl-C or SIGTERM
-            done = 0 if conductor is None else len(conductor.progress.finished)
-            print(
-                f"\n{done} run{'s are' if done != 1 else ' is'} finished, the others are saved in {store.path}; go on "
-                f"with: {shlex.join(['aioli', *sys.argv[1:]])}",
-                file=sys.stderr,
-            )
+            count = 0 if conductor is None else len(conductor.progress.finished)
+            finished = f"{count} run{'s are' if count != 1 else ' is'} finished, the others are saved in {store.path}"
+            print(f"\n{finished}; go on with: {shlex.join(['aioli', *sys.argv[1:]])}", file=sys.stderr)
         raise
 
 

@@ -49,6 +49,7 @@ def run(options: argparse.Namespace) -> int:
     recipe = recipe_of(options)
     if options.seeds < 1:
         raise ValueError(f"--seeds {options.seeds} must be at least 1")
+    workers = _workers(options)
     from aioli.runs.rehearsal import rehearse
 
     final, proxy = setups(recipe)
@@ -75,8 +76,8 @@ def run(options: argparse.Namespace) -> int:
         "runs": len(jobs),
         "finished": len(there),
         "run_steps": sum(job.run.task.steps for key, job in jobs.items() if key not in there),
-        "workers": _workers(options),
-        "seconds": _wall(plans, jobs, there, seconds, _workers(options)) if seconds else None,
+        "workers": workers,
+        "seconds": _wall(plans, jobs, there, seconds, workers) if seconds else None,
     }
     print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else render(found))
     return 0

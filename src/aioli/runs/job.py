@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aioli.config import content_hash, to_config
 from aioli.data.store import TokenStore, sha256_of
 from aioli.runs.spec import Problem, Run
+from aioli.train.presets import check_preset
 from aioli.train.problem import groups_and_targets, problem_of
 from aioli.train.recipe import ModelChoice, TrainRecipe
 
@@ -45,6 +46,8 @@ class Setup:
         problem_of(recipe, store, groups, targets)  # refused, if it must be, before anything is trained
         choice = recipe.proxy if proxy else None
         model = recipe.model if choice is None or choice.model is None else choice.model
+        if model.preset is not None:
+            check_preset(model.preset)
         train = recipe.train
         if choice is not None and choice.lr is not None:
             train = train.model_copy(update={"lr": choice.lr})

@@ -146,8 +146,9 @@ class _Slot:
         except subprocess.TimeoutExpired:
             process.kill()
             code = process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-        with self.lock:
+        with self.lock, suppress(OSError):
             self.process = None
+            for pipe in (process.stdout, process.stdin):
+                if pipe is not None:
+                    pipe.close()
         return code

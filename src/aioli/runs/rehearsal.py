@@ -6,16 +6,18 @@ Stages and lengths of runs are right; which mixtures later stages ask for depend
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from aioli.registry import Carrying, Method
-from aioli.runs.conducting import Asked
 from aioli.runs.job import Job, Setup, kind
 from aioli.runs.spec import Problem, Result, Run
 from aioli.simplex import uniform
+
+if TYPE_CHECKING:
+    from aioli.runs.conducting import Asked
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,29 @@ def purpose(stage: tuple[Job, ...], last: bool) -> str:
     return f"{', '.join(kinds)}{' sweep' if len(stage) > 1 and kinds == ['static'] else ''}"
 
 
-def expected(asked: Sequence[Asked], final: Setup, proxy: Setup) -> dict[str, Job]:
-    """All runs that these methods will take, as far as can be told before; a method that refuses has none."""
-    found: dict[str, Job] = {}
+@dataclass(frozen=True)
+class Expected:
+    """What many methods will take, as far as can be told before."""
+
+    runs: int
+    steps: int
+    refused: dict[str, str]
+    """Methods that cannot work here, and why."""
+
+
+def expected(asked: Sequence[Asked], final: Setup, proxy: Setup) -> Expected:
+    """Rehearse each method once, for its first problem: other seeds take as much."""
+    first: dict[str, Asked] = {}
     for each in asked:
-        with suppress(ValueError):
+        first.setdefault(each.label, each)
+    jobs: dict[str, Job] = {}
+    refused = {}
+    for each in first.values():
+        try:
             plan = rehearse(each.method, each.problem, final, proxy)
-            found |= plan.jobs if each.final else {job.key: job for job in plan.extra}
-    return found
+        except ValueError as error:
+            refused[each.label] = str(error)
+            continue
+        jobs |= plan.jobs if each.final else {job.key: job for job in plan.extra}
+    seeds = len({each.problem.seed for each in asked})
+    return Expected(seeds * len(jobs), seeds * sum(job.run.task.steps for job in jobs.values()), refused)

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -113,15 +113,13 @@ def _logged(file: Path) -> Iterator[None]:
     sys.stdout.flush()
     sys.stderr.flush()
     before = [os.dup(1), os.dup(2)]
-    log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    try:
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        yield
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for number, handle in zip((1, 2), before, strict=True):
-            os.dup2(handle, number)
-            os.close(handle)
-        os.close(log)
+    with file.open("a", encoding="utf-8", buffering=1) as log:
+        try:
+            for number in (1, 2):
+                os.dup2(log.fileno(), number)
+            with redirect_stdout(log), redirect_stderr(log):
+                yield
+        finally:
+            for number, handle in zip((1, 2), before, strict=True):
+                os.dup2(handle, number)
+                os.close(handle)

@@ -14,23 +14,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPTNeoXConfig, PreTra
 from transformers.utils import logging as transformers_logging
 
 from aioli.files import new_directory, sync_directory, sync_tree
+from aioli.train.presets import PRESETS, check_preset
 
 PYTHIA_VOCABULARY = 50304
 _CAUSAL: Any = AutoModelForCausalLM
-
-PRESETS: dict[str, tuple[int, int, int, int]] = {
-    "tiny": (2, 64, 4, 256),
-    "tiny-128": (4, 128, 4, 512),
-    "tiny-256": (6, 256, 8, 1024),
-    "pythia-14m": (6, 128, 4, 512),
-    "pythia-31m": (6, 256, 8, 1024),
-    "pythia-70m": (6, 512, 8, 2048),
-    "pythia-160m": (12, 768, 12, 3072),
-    "pythia-410m": (24, 1024, 16, 4096),
-    "pythia-1b": (16, 2048, 8, 8192),
-    "pythia-1.4b": (24, 2048, 16, 8192),
-}
-"""Layers, width, heads, and width of the feed-forward layers; Pythia's as published (Biderman et al., 2023)."""
 
 
 def preset_config(preset: str, vocabulary: int, context: int, overrides: Mapping[str, Any]) -> GPTNeoXConfig:
@@ -66,9 +53,7 @@ def build_model(
     torch.manual_seed(seed)
     changes = dict(overrides or {})
     if preset is not None:
-        if preset not in PRESETS:
-            hint = f"; for the model in that directory, model.name={preset}" if Path(preset).is_dir() else ""
-            raise ValueError(f"model.preset={preset!r} is not one of {', '.join(PRESETS)}{hint}")
+        check_preset(preset)
         config: Any = preset_config(preset, vocabulary, context, changes)
         model = _CAUSAL.from_config(config, attn_implementation="sdpa")
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from aioli.recipe import Field, Section, field_validator, model_validator
+from aioli.runs.spec import BUDGETS
 
 
 class DataChoice(Section):
@@ -146,7 +147,7 @@ class TrainRecipe(Section):
     """Looks at the validation loss."""
     proxy: ProxyChoice = ProxyChoice()
     """Extra runs (mix, compare and plan)."""
-    budget: Literal["unrestricted", "restricted"] | float = "unrestricted"
+    budget: str | float = "unrestricted"
     """Steps of all extra runs (mix, compare and plan): unrestricted (10), restricted (0.5), or a number, in units of
     train.steps."""
     checkpoint: CheckpointChoice = CheckpointChoice()
@@ -155,6 +156,14 @@ class TrainRecipe(Section):
     """Where else to report: tensorboard, wandb, mlflow, trackio."""
     seed: int = Field(default=0, ge=0)
     """Fixes everything: weights, order of the data, the method's own randomness."""
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _budget(cls, value: Any) -> Any:
+        number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+        if not number and value not in BUDGETS:
+            raise ValueError(f"must be one of {', '.join(BUDGETS)}, or a positive number")
+        return value
 
     @field_validator("data", mode="before")
     @classmethod
