@@ -52,6 +52,13 @@ def add_executor(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--cpus", type=float, metavar="N", help="CPUs of each run on Ray (default: --threads)")
     command.add_argument("--gpus", type=float, default=0, metavar="N", help="GPUs of each run on Ray (default 0)")
+    command.add_argument(
+        "--stack",
+        type=int,
+        default=1,
+        metavar="N",
+        help="train up to N runs of a sweep at once in each worker (default 1)",
+    )
     command.add_argument("--quiet", action="store_true", help="no progress bar")
     command.add_argument("--json", action="store_true", help="print JSON")
 
@@ -85,6 +92,8 @@ def executor_of(options: argparse.Namespace) -> Iterator[Executor]:
     if options.address is not None and options.executor != "ray":
         raise ValueError("--address is for Ray; add --executor ray")
     if options.executor == "ray":
+        if options.stack > 1:
+            raise ValueError("--stack is for local workers; leave it out with --executor ray")
         from aioli.runs.on_ray import RayExecutor
 
         cpus = options.threads if options.cpus is None else options.cpus
@@ -92,7 +101,7 @@ def executor_of(options: argparse.Namespace) -> Iterator[Executor]:
     else:
         from aioli.runs.local import LocalExecutor
 
-        found = LocalExecutor(options.workers, options.threads, options.load)
+        found = LocalExecutor(options.workers, options.threads, options.load, options.stack)
     try:
         yield found
     finally:

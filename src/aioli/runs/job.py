@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aioli.config import content_hash, to_config
 from aioli.data.store import TokenStore, sha256_of
+from aioli.policies import Static
 from aioli.runs.spec import Problem, Run
 from aioli.train.presets import check_preset
 from aioli.train.problem import groups_and_targets, problem_of
@@ -149,7 +150,15 @@ class Job:
             "folder": str(store.folder(self.key).resolve()),
             "start": str(store.start_file(self.start_key).resolve()),
             "recipe": self.recipe(reference).model_dump(mode="json"),
+            "stack": self._stack(),
         }
+
+    def _stack(self) -> str | None:
+        """What jobs must have in common to be trained in one process with stacked parameters; None: this one cannot."""
+        train = self.setup.recipe.train
+        if type(self.run.rules) is not Static or train.accumulate > 1 or train.compile or train.precision == "bf16":
+            return None
+        return content_hash([self.setup.content, self.run.task.steps])
 
     def about(self) -> dict[str, Any]:
         """What people want to know of it."""

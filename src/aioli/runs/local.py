@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
@@ -23,6 +22,8 @@ from aioli.runs.work import died
 
 TRIES = 3
 """Processes that may die of one job before it counts as failed."""
+GATHER = 0.2
+"""Seconds to wait for more runs to stack."""
 PATIENCE = 60.0
 """Seconds that workers have to save themselves when they are told to stop."""
 
@@ -30,30 +31,59 @@ PATIENCE = 60.0
 class LocalExecutor:
     """Worker processes."""
 
-    def __init__(self, workers: int | None = None, threads: int = 1, load: Sequence[str] = ()) -> None:
-        """`load`: Python files of the user's that workers must know, because they define rules."""
+    def __init__(self, workers: int | None = None, threads: int = 1, load: Sequence[str] = (), stack: int = 1) -> None:
+        """`load`: Python files of the user's that workers must know, because they define rules. `stack`: how many runs
+        with fixed mixtures a worker trains at once, with stacked parameters."""
         self.gpus = gpus()
         found = (len(self.gpus) or os.cpu_count() or 1) if workers is None else workers
-        if found < 1 or threads < 1:
-            raise ValueError(f"workers={found} and threads={threads} must be at least 1")
-        self.workers, self.threads, self.load = found, threads, [os.path.abspath(file) for file in load]
-        self._orders: queue.SimpleQueue[tuple[dict[str, Any], Future[str]] | None] = queue.SimpleQueue()
-        self._closing = threading.Event()
+        if min(found, threads, stack) < 1:
+            raise ValueError(f"workers={found}, threads={threads} and stack={stack} must be at least 1")
+        self.workers, self.threads, self.stack = found, threads, stack
+        self.load = [os.path.abspath(file) for file in load]
+        self.closing = threading.Event()
+        self._orders: list[tuple[dict[str, Any], Future[str]]] = []
+        self._changed = threading.Condition()
+        self._busy = 0
         self._slots: list[_Slot] = []
 
     def submit(self, order: Mapping[str, Any]) -> Future[str]:
         """Have a job done; what comes of it is an `Ending`."""
         found: Future[str] = Future()
-        self._orders.put((dict(order), found))
+        with self._changed:
+            self._orders.append((dict(order), found))
+            self._changed.notify()
         if len(self._slots) < self.workers:
             self._slots.append(_Slot(self, len(self._slots)))
         return found
 
+    def take(self) -> list[tuple[dict[str, Any], Future[str]]]:
+        """The next job, with others that can be stacked on it, shared out fairly among idle workers; none: the end."""
+        with self._changed:
+            while not self._orders and not self.closing.is_set():
+                self._changed.wait()
+            if self.stack > 1:
+                self._changed.wait_for(self.closing.is_set, GATHER)  # a sweep is submitted one by one
+            if not self._orders:
+                return []
+            kind = self._orders[0][0].get("stack")
+            alike = [each for each in self._orders if kind is not None and each[0].get("stack") == kind]
+            share = -(-len(alike) // max(1, self.workers - self._busy))
+            chosen = alike[: min(self.stack, share)] if alike and self.stack > 1 else self._orders[:1]
+            self._orders = [each for each in self._orders if each not in chosen]
+            self._busy += 1
+            return chosen
+
+    def gave(self) -> None:
+        """A worker has nothing to do."""
+        with self._changed:
+            self._busy -= 1
+
     def close(self) -> None:
         """Have runs that are being trained save themselves and stop, and end all workers."""
-        self._closing.set()
+        with self._changed:
+            self.closing.set()
+            self._changed.notify_all()
         for slot in self._slots:
-            self._orders.put(None)
             slot.stop()
         for slot in self._slots:
             slot.thread.join()
@@ -79,40 +109,45 @@ class _Slot:
         self.thread.start()
 
     def _serve(self) -> None:
-        while (got := self.executor._orders.get()) is not None:
-            order, future = got
+        while some := self.executor.take():
             try:
-                future.set_result("stopped" if self.executor._closing.is_set() else self._carry_out(order))
+                endings = self._carry_out([order for order, _ in some])
+                for (_, future), ending in zip(some, endings, strict=True):
+                    future.set_result(ending)
             except BaseException as error:
-                future.set_exception(error)
+                for _, future in some:
+                    future.set_exception(error)
+            self.executor.gave()
         self.stop()
         self._reap()
 
-    def _carry_out(self, order: dict[str, Any]) -> str:
+    def _carry_out(self, orders: list[dict[str, Any]]) -> list[str]:
+        stopped = ["stopped"] * len(orders)
         for _ in range(TRIES):
             process = self._alive()
             if process is None:
-                return "stopped"
+                return stopped
             assert process.stdin is not None
             assert process.stdout is not None
             try:
-                process.stdin.write(json.dumps(order) + "\n")
+                process.stdin.write(json.dumps(orders) + "\n")
                 process.stdin.flush()
-                ending = process.stdout.readline().strip()
+                endings: list[str] = json.loads(process.stdout.readline() or "[]")
             except (OSError, ValueError):
-                ending = ""
-            if ending:
-                return ending
+                endings = []
+            if endings:
+                return endings
             code = self._reap()
-            if self.executor._closing.is_set():
-                return "stopped"
-        died(order, f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}")
-        return "failed"
+            if self.executor.closing.is_set():
+                return stopped
+        for order in orders:
+            died(order, f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}")
+        return ["failed"] * len(orders)
 
     def _alive(self) -> subprocess.Popen[str] | None:
         """The worker, started if need be; None when it is too late for that."""
         with self.lock:
-            if self.executor._closing.is_set():
+            if self.executor.closing.is_set():
                 return None
             if self.process is None:
                 threads = str(self.executor.threads)

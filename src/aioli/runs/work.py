@@ -12,10 +12,10 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from aioli import __version__
 from aioli.files import read_json, write_json
@@ -23,18 +23,21 @@ from aioli.runs.claim import BEAT, Claim, LostError
 from aioli.runs.store import ERROR, LOG, RUN, START
 from aioli.train.layout import CHECKPOINTS, RESULT
 
+if TYPE_CHECKING:
+    from aioli.train import Run
+
 Ending = Literal["done", "busy", "stopped", "failed"]
 
 
 def work(order: Mapping[str, Any], stop: threading.Event) -> Ending:
     """Carry out an order. `busy`: somebody else has it; `failed`: why is in error.json."""
     folder = Path(order["folder"])
-    if _finished(folder):
+    if finished(folder):
         return "done"
     claim = Claim.make(folder)
     if claim is None:
         return "busy"
-    with claim, _logged(folder / LOG):
+    with claim, logged(folder / LOG):
         try:
             return _train(order, folder, claim, stop)
         except LostError as lost:
@@ -42,15 +45,14 @@ def work(order: Mapping[str, Any], stop: threading.Event) -> Ending:
             return "busy"
         except Exception as error:
             traceback.print_exc()
-            with suppress(OSError):  # the disk may be full, which is why
-                write_json(folder / ERROR, _failure(error))
+            failed(folder, error)
             return "failed"
 
 
 def _train(order: Mapping[str, Any], folder: Path, claim: Claim, stop: threading.Event) -> Ending:
-    from aioli.train import Run, StoppedError, TrainRecipe
+    from aioli.train import StoppedError
 
-    if _finished(folder):  # finished between looking and claiming
+    if finished(folder):  # finished between looking and claiming
         return "done"
     checked = time.monotonic()
 
@@ -60,20 +62,47 @@ def _train(order: Mapping[str, Any], folder: Path, claim: Claim, stop: threading
             checked = time.monotonic()
             claim.check()
 
-    print(f"aioli {__version__}, Python {platform.python_version()}, process {os.getpid()} on {os.uname().nodename}")
-    run = Run(TrainRecipe.model_validate(order["recipe"]), folder / RUN, after_step, stop, known=True)
-    _start_losses(run, Path(order["start"]), folder)
+    run = begin(order, after_step, stop)
     try:
         run.train()
     except StoppedError as stopped:
         print(f"aioli: {stopped}")
         return "stopped"
-    shutil.rmtree(folder / RUN / CHECKPOINTS, ignore_errors=True)
-    (folder / ERROR).unlink(missing_ok=True)
+    completed(folder)
     return "done"
 
 
-def _finished(folder: Path) -> bool:
+def begin(order: Mapping[str, Any], after_step: Callable[[Run], None], stop: threading.Event) -> Run:
+    """The run of an order, ready to train, with the losses at its start on record."""
+    from aioli.train import Run, TrainRecipe
+
+    print(f"aioli {__version__}, Python {platform.python_version()}, process {os.getpid()} on {os.uname().nodename}")
+    folder = Path(order["folder"])
+    run = Run(TrainRecipe.model_validate(order["recipe"]), folder / RUN, after_step, stop, known=True)
+    _start_losses(run, Path(order["start"]), folder)
+    return run
+
+
+def completed(folder: Path) -> None:
+    """Tidy up after a run that is finished."""
+    shutil.rmtree(folder / RUN / CHECKPOINTS, ignore_errors=True)
+    (folder / ERROR).unlink(missing_ok=True)
+
+
+def failed(folder: Path, error: BaseException) -> None:
+    """Write down why a run failed."""
+    about = {
+        "kind": type(error).__name__,
+        "error": str(error) or type(error).__name__,
+        "time": time.time(),
+        "host": os.uname().nodename,
+    }
+    with suppress(OSError):  # the disk may be full, which is why
+        write_json(folder / ERROR, about)
+
+
+def finished(folder: Path) -> bool:
+    """Whether there is nothing left to do."""
     return (folder / RUN / RESULT).is_file() and (folder / START).is_file()
 
 
@@ -89,26 +118,16 @@ def _start_losses(run: Any, shared: Path, folder: Path) -> None:
     write_json(folder / START, found)
 
 
-def _failure(error: BaseException) -> dict[str, Any]:
-    return {
-        "kind": type(error).__name__,
-        "error": str(error) or type(error).__name__,
-        "time": time.time(),
-        "host": os.uname().nodename,
-    }
-
-
 def died(order: Mapping[str, Any], how: str) -> None:
     """Write down that the process of a job has died again and again."""
     folder = Path(order["folder"])
     if not (folder / RUN / RESULT).is_file():
         error = ChildProcessError(f"its process {how}, more than once; if memory is short, use fewer workers")
-        with suppress(OSError):
-            write_json(folder / ERROR, _failure(error))
+        failed(folder, error)
 
 
 @contextmanager
-def _logged(file: Path) -> Iterator[None]:
+def logged(file: Path) -> Iterator[None]:
     """Everything that is printed, also by libraries, goes to the log of the job."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""A worker process of the local executor: orders come in as lines of JSON, endings go out.
+"""A worker process of the local executor: lines of JSON come in, lists of orders to be done together; endings go out.
 
 When the lines end, because the one who gave them has finished or died, a run that is being trained saves itself and
 stops.
@@ -19,7 +19,7 @@ def main() -> None:
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print must not get among the endings
     stop = threading.Event()
-    orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+    orders: queue.SimpleQueue[list[dict[str, Any]] | None] = queue.SimpleQueue()
 
     def read() -> None:
         for line in sys.stdin:
@@ -29,12 +29,13 @@ def main() -> None:
 
     threading.Thread(target=read, daemon=True).start()
     from aioli.registry import load
+    from aioli.runs.together import work_together
     from aioli.runs.work import work
 
     load(json.loads(sys.argv[1]))
-    while (order := orders.get()) is not None and not stop.is_set():
-        ending = work(order, stop)
-        channel.write(ending + "\n")
+    while (some := orders.get()) is not None and not stop.is_set():
+        endings = work_together(some, stop) if len(some) > 1 else [work(some[0], stop)]
+        channel.write(json.dumps(endings) + "\n")
         channel.flush()
 
 

@@ -87,6 +87,8 @@ class Run:
         """What is looked at for the journal."""
         self.status = records.Status(self.path)
         self.saved, self.used = 0, False
+        self.together = 1
+        """How many runs are trained at once with stacked parameters, this one among them."""
         self.every = recipe.train.steps if recipe.val.every == 0 else every_steps(recipe)
         self.recent = (0.0, 0)
         """Sum of the losses since the last look, and the steps."""
@@ -101,19 +103,19 @@ class Run:
         if self.used:
             raise ValueError("a Run is trained once; make another one with the same directory, and it goes on")
         self.used = True
-        with self._alone():
-            self._resume()
+        with self.alone():
+            self.resume()
             self._may_stop()
             try:
                 while (segment := self.policy.ask()) is not None:
                     self.segment, begin = segment, self.engine.begun
                     observation = self.engine.advance(segment)
                     self.policy.tell(observation)
-                    self._write(records.segment_line(self, segment, observation, begin))
-                    self._tell()
+                    self.write(records.segment_line(self, segment, observation, begin))
+                    self.tell()
                 if self.saved != self.engine.step:
                     self._save()
-                return self._finish()
+                return self.finish()
             except DivergedError as error:
                 raise DivergedError(f"{error}; {self._remedy()}") from None
 
@@ -128,7 +130,7 @@ class Run:
         return subset(self.store, self.targets, split, None, 0, self.recipe.val.batch)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def alone(self) -> Iterator[None]:
         """The first rank holds the directory and writes the recipe; if it cannot, no rank goes on."""
         with ExitStack() as held:
             problem: list[str | None] = [None]
@@ -154,7 +156,7 @@ class Run:
                 if self.recipe.trackers:
                     self.accelerator.end_training()
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
         """Load the last checkpoint, or begin; the journal goes on as it was then."""
         chosen = [None if (found := checkpoint.latest(self.path)) is None else str(found)]
         if self.engine.world > 1:
@@ -203,7 +205,7 @@ class Run:
         stop = self._asked_to_stop()
         if stop or engine.step - self.saved >= self.recipe.checkpoint.every:
             self._save()
-        self._tell()
+        self.tell()
         if stop:
             raise StoppedError(self.engine.step)
 
@@ -213,7 +215,7 @@ class Run:
         assert measures is not None
         with measures.probing():
             found = self.engine.val_losses(self.overview)
-        self._write(records.look_line(self, self.recent[0] / self.recent[1], found.tolist()))
+        self.write(records.look_line(self, self.recent[0] / self.recent[1], found.tolist()))
         self.recent = (0.0, 0)
 
     def _asked_to_stop(self) -> bool:
@@ -246,13 +248,13 @@ class Run:
         where = "there is no checkpoint yet" if last is None else f"the last good checkpoint is {last}"
         return f"{where}; lower train.lr (now {self.recipe.train.lr}) or train.clip in a new directory"
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
         if self.accelerator.is_main_process:
             self.status.show(self)
             if self.report is not None:
                 self.report(self)
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def write(self, line: dict[str, Any]) -> None:
         if self.journal is None:
             return
         self.journal.append(line)
@@ -265,7 +267,7 @@ class Run:
 
     # ------------------------------------------------------------------ the result
 
-    def _finish(self) -> dict[str, Any]:
+    def finish(self) -> dict[str, Any]:
         """Judge the model on all validation and test data, and keep it."""
         began = time.perf_counter()
         result: dict[str, Any] = {"targets": self.targets, "groups": self.groups, "steps": self.engine.step}
@@ -276,13 +278,15 @@ class Run:
         sampler, seconds = self.engine.sampler, self.engine.seconds
         result["realised"] = dict(zip(self.groups, sampler.realised.tolist(), strict=True))
         result["epochs"] = dict(zip(self.groups, sampler.epochs.tolist(), strict=True))
+        if self.together > 1:
+            result["stacked"] = self.together
         weights = checkpoint.full_weights(self.engine)
         if self.journal is not None:
             mean = journal.mean_proportions(self.journal.path)
             result["mean_proportions"] = dict(zip(self.groups, mean, strict=True))
             took = time.perf_counter() - began
             result["seconds"] = {**seconds, "probe_share": records.probe_share(seconds), "evaluation": took}
-            self._write({"kind": "result", **result})
+            self.write({"kind": "result", **result})
             self.journal.sync()
             save_model(self.engine.plain, weights, self.path / MODEL)
             write_json(self.path / RESULT, result)

@@ -1,0 +1,81 @@
+"""Several jobs of one kind in this process at once, with stacked parameters (`train/stacked.py`)."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from aioli.runs.claim import BEAT, Claim
+from aioli.runs.store import LOG, RUN
+from aioli.runs.work import Ending, begin, completed, failed, finished, logged, work
+from aioli.train.layout import CHECKPOINTS
+
+
+def work_together(orders: Sequence[Mapping[str, Any]], stop: threading.Event) -> list[Ending]:
+    """Carry out orders that can be stacked; those that have begun on their own go on on their own."""
+    endings: dict[int, Ending] = {}
+    with ExitStack() as held:
+        claims: dict[int, Claim] = {}
+        for k, order in enumerate(orders):
+            folder = Path(order["folder"])
+            if finished(folder):
+                endings[k] = "done"
+            elif not (folder / RUN / CHECKPOINTS).is_dir():
+                claim = Claim.make(folder)
+                if claim is None:
+                    endings[k] = "busy"
+                else:
+                    claims[k] = held.enter_context(claim)
+        if len(claims) > 1:
+            chosen = [orders[k] for k in claims]
+            endings |= dict(zip(claims, _train(chosen, list(claims.values()), stop), strict=True))
+    for k, order in enumerate(orders):
+        if k not in endings:
+            endings[k] = work(order, stop)
+    return [endings[k] for k in range(len(orders))]
+
+
+def _train(orders: Sequence[Mapping[str, Any]], claims: Sequence[Claim], stop: threading.Event) -> list[Ending]:
+    from aioli.train import DivergedError, Run, StoppedError
+    from aioli.train.stacked import train_together
+
+    folders = [Path(order["folder"]) for order in orders]
+    checked = time.monotonic()
+
+    def after_step(run: Run) -> None:
+        nonlocal checked
+        if time.monotonic() - checked > BEAT:
+            checked = time.monotonic()
+            for claim in claims:
+                claim.check()
+
+    for folder in folders[1:]:
+        with (folder / LOG).open("a", encoding="utf-8") as log:
+            log.write(f"aioli: trained together with {len(folders) - 1} others; see {folders[0] / LOG}\n")
+    with logged(folders[0] / LOG):
+        try:
+            runs = [begin(order, after_step, stop) for order in orders]
+            found = train_together(runs)
+        except StoppedError as stopped:
+            print(f"aioli: {stopped}")
+            return ["stopped"] * len(orders)
+        except Exception as error:
+            traceback.print_exc()
+            for folder in folders:
+                failed(folder, error)
+            return ["failed"] * len(orders)
+        endings: list[Ending] = []
+        for folder, each in zip(folders, found, strict=True):
+            if isinstance(each, DivergedError):
+                print(f"aioli: {folder.name}: {each}", file=sys.stderr)
+                failed(folder, each)
+            else:
+                completed(folder)
+            endings.append("failed" if isinstance(each, DivergedError) else "done")
+        return endings
