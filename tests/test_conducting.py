@@ -288,3 +288,38 @@ def test_rules_of_the_users_reach_the_workers(data, tmp_path):
     assert found.error is None
     assert isinstance(found.final.run.rules, Static)
     assert found.result["realised"]["code"] == 1.0
+
+
+def test_forks_go_on_from_one_parent(data, tmp_path):
+    """Train to t, fork, and go on with other mixtures; a fork with the same one is the run that never stopped."""
+
+    @method(law="–", parameters="–", solver="–")
+    def forked(problem):
+        """Two forks of one parent."""
+        parent = problem.run(Static((0.2, 0.3, 0.5)), 12)
+        mixtures = ((0.2, 0.3, 0.5), (1.0, 0.0, 0.0))
+        yield [problem.run(Static(p), 18, parent=parent) for p in mixtures]
+        return problem.final_static((0.2, 0.3, 0.5))
+
+    store, executor = RunStore(tmp_path / "runs"), Here()
+    recipe = tiny_recipe(data, train_horizon=30)
+    found = conduct(store, executor, recipe, ["forked"])[0]
+    assert found.error is None
+    same, other = found.extra
+    assert executor.orders[0] == same.parent.key == other.parent.key
+    assert len(executor.orders) == len(set(executor.orders)) == 4
+    assert len({same.key, other.key, found.final.key}) == 3
+    results = [store.result(job.key) for job in (same, found.final, other)]
+    assert results[0]["val"] == results[1]["val"] != results[2]["val"]
+    assert results[0]["steps"] == 30
+    assert results[2]["mean_proportions"] == {"code": 1.0, "books": 0.0, "web": 0.0}
+    np.testing.assert_array_equal(store.outcome(same).start_loss, store.outcome(other).start_loss)
+    np.testing.assert_array_equal(store.outcome(same).start_loss, store.outcome(same.parent).val_loss)
+    assert store.has(same.parent.key, "checkpoints")
+    assert not store.has(same.key, "checkpoints")
+    store.remove(same.key)
+    store.remove_model(same.parent.key)
+    again = Here()
+    assert conduct(store, again, recipe, ["forked"])[0].error is None
+    assert again.orders == [same.parent.key, same.key]
+    assert store.result(same.key)["val"] == results[0]["val"]

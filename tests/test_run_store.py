@@ -267,10 +267,10 @@ def test_models_can_go_while_results_stay(data, tmp_path, capsys):
     finished(store, one)
     (store.run_folder(one.key) / "model").mkdir()
     (store.run_folder(one.key) / "model" / "model.safetensors").write_bytes(b"x" * 2_000_000)
-    assert store.has_model(one.key)
+    assert store.has(one.key, "model")
     assert main(["runs", "remove", "--models", "--store", str(store.path)]) == 0
     assert "2.0 MB" in capsys.readouterr().out
-    assert not store.has_model(one.key)
+    assert not store.has(one.key, "model")
     assert store.outcome(one) is not None
 
 

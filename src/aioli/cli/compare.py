@@ -99,5 +99,5 @@ def render(found: Comparison) -> str:
     rows = [cells(score) for score in ordered(found)]
     lines = [title(found), setting(found), "", table(HEADER, rows), "", *remarks(found)]
     if failed := failures(found):
-        lines += ["", "failed:", *(f"  {line}" for line in failed)]
+        lines += ["", "without a result:", *(f"  {line}" for line in failed)]
     return "\n".join(lines)

@@ -125,7 +125,7 @@ class Live:
             return
         if self.first is None:
             self.first = (now, job.engine.step)
-        steps, total = job.engine.step, job.recipe.train.steps
+        steps, total = job.engine.step, job.last
         if now - self.seen < 0.2 and steps != total:
             return
         self.seen = now

@@ -49,7 +49,7 @@ def ordered(found: Comparison) -> list[Score]:
 def cells(score: Score) -> list[str]:
     """A row of the table."""
     if score.perplexity is None:
-        return [score.method, "failed", *[""] * (len(HEADER) - 2)]
+        return [score.method, "none", *[""] * (len(HEADER) - 2)]
     base = score.method == BASE
     alone = score.difference is None
     difference = "" if base or alone else f"{score.difference:+.3f}{f' {score.verdict}' if score.verdict else ''}"
@@ -68,7 +68,13 @@ def cells(score: Score) -> list[str]:
 
 def failures(found: Comparison) -> list[str]:
     """What could not be done, and why."""
-    return [f"{s.method}, seed {seed}: {why}" for s in found.scores for seed, why in s.failed.items()]
+    lines = []
+    for s in found.scores:
+        for why in dict.fromkeys(s.failed.values()):
+            seeds = [str(seed) for seed, each in s.failed.items() if each == why]
+            where = "" if len(seeds) == len(found.seeds) else f", seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
+            lines.append(f"{s.method}{where}: {why}")
+    return lines
 
 
 def remarks(found: Comparison) -> list[str]:
@@ -80,10 +86,12 @@ def remarks(found: Comparison) -> list[str]:
         sure = [s.method for s in found.scores if s.verdict == "better"]
         lines.append(
             "Differences are paired by seed; an interval that covers 0 means that stratified may be as good. "
-            + (f"Surely better here: {', '.join(sure)}." if sure else "No method is surely better here.")
+            + (f"It lies below 0 for {', '.join(sure)}." if sure else "No interval lies below 0.")
         )
         if len([s for s in found.scores if s.interval is not None]) > 5:
-            lines.append("Of twenty methods that are no better, one seems to be: the intervals are for one at a time.")
+            lines.append(
+                "Intervals are for one method at a time: of twenty that are no better, about one would still seem so."
+            )
     return lines
 
 
@@ -94,7 +102,7 @@ def markdown(found: Comparison) -> str:
     lines += [_line(row) for row in rows]
     lines += ["", *(_safe(line) for line in remarks(found))]
     if failed := failures(found):
-        lines += ["", "Failed:", "", *(f"- {_safe(line)}" for line in failed)]
+        lines += ["", "Without a result:", "", *(f"- {_safe(line)}" for line in failed)]
     return "\n".join(lines) + "\n"
 
 
@@ -120,7 +128,7 @@ def page(found: Comparison, path: Path) -> Path:
         pages.figure(
             whiskers(scores),
             "Difference in perplexity from stratified: mean over paired seeds with a 95% interval, and single seeds as "
-            "small dots. Left of 0 is better.",
+            "small circles. Left of 0 is better.",
         ),
         pages.wide(pages.table(HEADER, rows, best)),
         *(pages.paragraph(line) for line in remarks(found)),
@@ -130,8 +138,8 @@ def page(found: Comparison, path: Path) -> Path:
         pages.wide(pages.table(["method", *found.groups], [_mixture(s, found.groups) for s in scores if s.rows])),
     ]
     if failed := failures(found):
-        parts += [pages.heading("What failed"), *(pages.paragraph(line) for line in failed)]
-    return pages.write(path, f"Data mixing on {title(found)}", setting(found), parts)
+        parts += [pages.heading("Without a result"), *(pages.paragraph(line) for line in failed)]
+    return pages.write(path, f"Data mixing on {title(found)}", setting(found), parts, broad=True)
 
 
 def _by_target(score: Score, targets: Sequence[str]) -> list[str]:
@@ -166,7 +174,9 @@ def whiskers(scores: Sequence[Score]) -> str:
     body = []
     for tick in ticks(low, high):
         body.append(f'<line x1="{x(tick):.1f}" y1="6" x2="{x(tick):.1f}" y2="{height - 28}" class="grid"/>')
-        body.append(f'<text x="{x(tick):.1f}" y="{height - 12}" text-anchor="middle">{tick:+.3g}</text>')
+        body.append(
+            f'<text x="{x(tick):.1f}" y="{height - 12}" text-anchor="middle">{f"{tick:+.3g}" if tick else 0}</text>'
+        )
     body.append(
         f'<line x1="{x(0):.1f}" y1="6" x2="{x(0):.1f}" y2="{height - 28}" stroke="#7a7a7a" stroke-width="1.5"/>'
     )
@@ -178,6 +188,6 @@ def whiskers(scores: Sequence[Score]) -> str:
         if s.interval is not None:
             a, b = x(s.interval[0]), x(s.interval[1])
             body.append(f'<line x1="{a:.1f}" y1="{y}" x2="{b:.1f}" y2="{y}" stroke="{ink}" stroke-width="2"/>')
-        body += [f'<circle cx="{x(d):.1f}" cy="{y}" r="2" fill="{ink}" fill-opacity="0.5"/>' for d in dots]
+        body += [f'<circle cx="{x(d):.1f}" cy="{y + 6}" r="2" fill="none" stroke="{ink}"/>' for d in dots]
         body.append(f'<circle cx="{x(s.difference or 0.0):.1f}" cy="{y}" r="4.5" fill="{ink}"/>')
     return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="differences">{"".join(body)}</svg>'

@@ -14,7 +14,7 @@ STYLE = """
   :root { --ink: #e6e9ee; --soft: #9aa5b4; --line: #39424f; --paper: #161b22; --card: #1e252e; }
 }
 body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0; }
-main { max-width: 46rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
+main { max-width: 46rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; } main.broad { max-width: 64rem; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .5rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
 p.lead { font-size: 1.1rem; color: var(--soft); margin-top: 0; }
 figure { margin: 1rem 0; background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: .8rem; }
@@ -66,14 +66,15 @@ def commands(lines: Sequence[str]) -> str:
     return f"<pre>{escape(chr(10).join(lines))}</pre>"
 
 
-def write(path: Path, title: str, lead: str, parts: Sequence[str]) -> Path:
-    """Write the page, whole or not at all."""
+def write(path: Path, title: str, lead: str, parts: Sequence[str], broad: bool = False) -> Path:
+    """Write the page, whole or not at all; a broad one has room for tables."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     text = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
-        f"<body><main><h1>{escape(title)}</h1>{paragraph(lead, 'lead')}{''.join(parts)}</main></body></html>\n"
+        f"<body><main{' class=broad' if broad else ''}><h1>{escape(title)}</h1>{paragraph(lead, 'lead')}"
+        f"{''.join(parts)}</main></body></html>\n"
     )
     write_text(path, text)
     return path

@@ -17,6 +17,7 @@ from aioli.registry import Carrying, Method, Outcome
 from aioli.runs.job import Job, Setup
 from aioli.runs.spec import Problem
 from aioli.runs.store import RunStore
+from aioli.train.layout import CHECKPOINTS, MODEL
 
 AGAIN = 2.0
 """Seconds until a job that somebody else works on is asked for again."""
@@ -115,6 +116,8 @@ class Conductor:
         self._wanted: dict[str, Job] = {}
         """Jobs that were asked for in this session and are not over."""
         self._over: dict[str, Job] = {}
+        self._parents: set[str] = set()
+        """Jobs that others go on from."""
         self._failed: dict[str, str] = {}
         self._again: list[tuple[float, Job]] = []
 
@@ -202,22 +205,38 @@ class Conductor:
             return
         self.store.add(job)
         self._wanted[key] = job
-        if job.reference is not None:
-            self._need_model(job.reference)
-            if job.reference.key not in self._over:
-                self._again.append((0.0, job))
-                return
         self._start(job)
 
-    def _need_model(self, job: Job) -> None:
-        """A finished run whose model was removed is trained again."""
-        if self.store.outcome(job) is not None and not self.store.has_model(job.key):
-            self.store.forget_result(job.key)
-            self._over.pop(job.key, None)
-        self._submit(job)
-
     def _start(self, job: Job) -> None:
-        self._futures[self.executor.submit(job.order(self.store))] = job
+        """Hand a job to the executor, or wait for what it stands on."""
+        waits = False
+        for other, what in ((job.reference, MODEL), (job.parent, CHECKPOINTS)):
+            if other is not None and not self._there(other, what):
+                waits = True
+                if other.key in self._failed:
+                    del self._wanted[job.key]
+                    why = self._failed[other.key]
+                    self._failed[job.key] = f"run {other.key[:8]}, which it stands on, failed: {why}"
+                    return
+        if waits:
+            self._again.append((0.0, job))
+            return
+        order = job.order(self.store, keep=job.key in self._parents)
+        self._futures[self.executor.submit(order)] = job
+
+    def _there(self, job: Job, what: str) -> bool:
+        """Whether a run is finished and has its model or checkpoint; if that is gone, it is trained again."""
+        if what == CHECKPOINTS:
+            self._parents.add(job.key)
+        self._submit(job)
+        if job.key not in self._over:
+            return False
+        if not self.store.has(job.key, what):
+            self.store.forget_result(job.key)
+            del self._over[job.key]
+            self._submit(job)
+            return False
+        return True
 
     def _wait(self) -> None:
         """Until something is over, but not for long."""
@@ -229,18 +248,10 @@ class Conductor:
             self._ended(self._futures.pop(future), future.result())
         now, waiting, self._again = time.monotonic(), self._again, []
         for when, job in waiting:
-            self._retry(job, when, now)
-
-    def _retry(self, job: Job, when: float, now: float) -> None:
-        """A job that waits for another one, or for somebody else."""
-        reference = job.reference
-        if reference is not None and reference.key in self._failed:
-            del self._wanted[job.key]
-            self._failed[job.key] = f"its reference {reference.key[:8]} failed: {self._failed[reference.key]}"
-        elif when > now or (reference is not None and reference.key not in self._over):
-            self._again.append((when, job))
-        else:
-            self._start(job)
+            if when > now:
+                self._again.append((when, job))
+            else:
+                self._start(job)
 
     def _ended(self, job: Job, ending: str) -> None:
         if ending == "busy":

@@ -49,6 +49,8 @@ class Setup:
         model = recipe.model if choice is None or choice.model is None else choice.model
         if model.preset is not None:
             check_preset(model.preset)
+        elif model.name is not None and Path(model.name).is_dir():  # workers may be elsewhere
+            model = model.model_copy(update={"name": str(Path(model.name).resolve())})
         train = recipe.train
         if choice is not None and choice.lr is not None:
             train = train.model_copy(update={"lr": choice.lr})
@@ -112,10 +114,16 @@ class Job:
         return None if self.run.reference is None else Job(self.run.reference, self.setup)
 
     @cached_property
+    def parent(self) -> Job | None:
+        """The job that it goes on from."""
+        return None if self.run.parent is None else Job(self.run.parent, self.setup)
+
+    @cached_property
     def content(self) -> dict[str, Any]:
         """Everything that decides its result, as plain JSON."""
         reference = None if self.reference is None else self.reference.key
-        return {"run": {**self.run.config, "reference": reference}, "setup": self.setup.content}
+        parent = None if self.parent is None else self.parent.key
+        return {"run": {**self.run.config, "reference": reference, "parent": parent}, "setup": self.setup.content}
 
     @cached_property
     def key(self) -> str:
@@ -126,9 +134,10 @@ class Job:
     def start_key(self) -> str:
         """The hash of what decides the losses before the first step, which many jobs share."""
         parts = {name: self.setup.content[name] for name in ("results", "data", "model")}
-        return content_hash({**parts, "seed": self.run.task.seed})[:32]
+        parent = None if self.parent is None else self.parent.key
+        return content_hash({**parts, "seed": self.run.task.seed, "parent": parent})[:32]
 
-    def recipe(self, reference: Path | None = None) -> TrainRecipe:
+    def recipe(self, reference: Path | None = None, parent: Path | None = None) -> TrainRecipe:
         """The recipe that trains it."""
         task, base = self.run.task, self.setup.recipe
         plain = base.model_dump(mode="json", include={"data", "model", "train", "val"})
@@ -140,23 +149,33 @@ class Job:
         }
         plain["checkpoint"] = {**base.checkpoint.model_dump(mode="json"), "keep": 1}
         plain["seed"] = task.seed
+        plain["parent"] = None if parent is None else str(parent)
         return TrainRecipe.model_validate(plain)
 
-    def order(self, store: RunStore) -> dict[str, Any]:
-        """What a worker needs to know, as plain JSON."""
-        reference = None if self.reference is None else store.run_folder(self.reference.key).resolve()
+    def order(self, store: RunStore, keep: bool = False) -> dict[str, Any]:
+        """What a worker needs to know, as plain JSON; `keep` its last checkpoint, for runs that go on from it."""
+        reference, parent = (
+            None if job is None else store.run_folder(job.key).resolve() for job in (self.reference, self.parent)
+        )
         return {
             "key": self.key,
             "folder": str(store.folder(self.key).resolve()),
             "start": str(store.start_file(self.start_key).resolve()),
-            "recipe": self.recipe(reference).model_dump(mode="json"),
+            "recipe": self.recipe(reference, parent).model_dump(mode="json"),
+            "keep": keep,
             "stack": self._stack(),
         }
 
     def _stack(self) -> str | None:
         """What jobs must have in common to be trained in one process with stacked parameters; None: this one cannot."""
         train = self.setup.recipe.train
-        if type(self.run.rules) is not Static or train.accumulate > 1 or train.compile or train.precision == "bf16":
+        if (
+            type(self.run.rules) is not Static
+            or self.run.parent is not None
+            or train.accumulate > 1
+            or train.compile
+            or train.precision == "bf16"
+        ):
             return None
         return content_hash([self.setup.content, self.run.task.steps])
 

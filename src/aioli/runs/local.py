@@ -159,7 +159,7 @@ class _Slot:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
-                    env={**os.environ, **known, "TOKENIZERS_PARALLELISM": "false"},
+                    env={**os.environ, **known, "TOKENIZERS_PARALLELISM": "false", "PYTHONSAFEPATH": "1"},
                     start_new_session=True,  # Ctrl-C is for us; we tell the workers
                 )
             return self.process

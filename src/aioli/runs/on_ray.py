@@ -40,7 +40,7 @@ class RayExecutor:
         if self.started:
             alone = {"num_cpus": workers, "include_dashboard": False} if address is None else {}
             try:
-                ray.init(address=address, log_to_driver=False, logging_level="error", **alone)
+                ray.init(address=address or "local", log_to_driver=False, logging_level="error", **alone)
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise ValueError(f"cannot reach Ray at {address}: {str(error).splitlines()[0]}") from None
         total = ray.cluster_resources()

@@ -84,6 +84,10 @@ def expected(asked: Sequence[Asked], final: Setup, proxy: Setup) -> Expected:
         except ValueError as error:
             refused[each.label] = str(error)
             continue
-        jobs |= plan.jobs if each.final else {job.key: job for job in plan.extra}
+        extra = {job.key: job for job in plan.extra}
+        jobs |= extra
+        last = plan.stages[-1][0]
+        if each.final and last.key not in extra:  # with real losses, final mixtures of two methods are not the same
+            jobs[f"{each.label} {last.key}" if extra else last.key] = last
     seeds = len({each.problem.seed for each in asked})
     return Expected(seeds * len(jobs), seeds * sum(job.run.task.steps for job in jobs.values()), refused)

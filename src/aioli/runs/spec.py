@@ -31,6 +31,8 @@ class Run:
     task: Task
     reference: Run | None = None
     """The run whose final model gives the reference losses (DoReMi)."""
+    parent: Run | None = None
+    """The run that this one goes on from: its steps come after the parent's."""
     expected: tuple[float, ...] | None = field(default=None, compare=False)
     """What the method's law predicts of it, by target, at the length of the runs it was fitted to; not its content."""
 
@@ -46,6 +48,7 @@ class Run:
             "rules": to_config(self.rules),
             "task": to_plain(task),
             "reference": reference,
+            "parent": None if self.parent is None else self.parent.key,
         }
         return plain
 
@@ -160,9 +163,16 @@ class Problem:
             raise ValueError(f"a budget of {allowed}·{self.steps} extra steps leaves none for each of {runs} runs")
         return steps
 
-    def run(self, rules: Rules, steps: int, reference: Run | None = None, seed: int | None = None) -> Run:
-        """An extra run."""
-        return Run(rules, self.task(steps, seed), reference)
+    def run(
+        self,
+        rules: Rules,
+        steps: int,
+        reference: Run | None = None,
+        seed: int | None = None,
+        parent: Run | None = None,
+    ) -> Run:
+        """An extra run; with a `parent`, so many steps more of that one."""
+        return Run(rules, self.task(steps, seed), reference, parent)
 
     def static(self, p: ArrayLike, steps: int, seed: int | None = None) -> Run:
         """An extra run with one mixture."""

@@ -97,9 +97,9 @@ class RunStore:
         found = read_json(self.run_folder(key) / RESULT)
         return found if isinstance(found, dict) else None
 
-    def has_model(self, key: str) -> bool:
-        """Whether a finished run still has its model."""
-        return (self.run_folder(key) / MODEL).is_dir()
+    def has(self, key: str, what: str) -> bool:
+        """Whether a run still has its `model` or `checkpoints`."""
+        return (self.run_folder(key) / what).is_dir()
 
     def outcome(self, job: Job) -> Result | None:
         """What a finished run tells the method that planned it."""

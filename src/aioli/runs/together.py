@@ -71,11 +71,11 @@ def _train(orders: Sequence[Mapping[str, Any]], claims: Sequence[Claim], stop: t
                 failed(folder, error)
             return ["failed"] * len(orders)
         endings: list[Ending] = []
-        for folder, each in zip(folders, found, strict=True):
+        for order, folder, each in zip(orders, folders, found, strict=True):
             if isinstance(each, DivergedError):
                 print(f"aioli: {folder.name}: {each}", file=sys.stderr)
                 failed(folder, each)
             else:
-                completed(folder)
+                completed(order)
             endings.append("failed" if isinstance(each, DivergedError) else "done")
         return endings

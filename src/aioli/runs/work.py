@@ -68,7 +68,7 @@ def _train(order: Mapping[str, Any], folder: Path, claim: Claim, stop: threading
     except StoppedError as stopped:
         print(f"aioli: {stopped}")
         return "stopped"
-    completed(folder)
+    completed(order)
     return "done"
 
 
@@ -83,9 +83,11 @@ def begin(order: Mapping[str, Any], after_step: Callable[[Run], None], stop: thr
     return run
 
 
-def completed(folder: Path) -> None:
+def completed(order: Mapping[str, Any]) -> None:
     """Tidy up after a run that is finished."""
-    shutil.rmtree(folder / RUN / CHECKPOINTS, ignore_errors=True)
+    folder = Path(order["folder"])
+    if not order["keep"]:
+        shutil.rmtree(folder / RUN / CHECKPOINTS, ignore_errors=True)
     (folder / ERROR).unlink(missing_ok=True)
 
 

@@ -15,9 +15,11 @@ from aioli.config import from_config
 from aioli.data.sampler import MixtureSampler
 from aioli.data.store import TokenStore
 from aioli.policies import RulePolicy
+from aioli.recipe import build, read
 from aioli.registry import create
+from aioli.train import checkpoint
 from aioli.train.engine import Engine, Settings, new_accelerator
-from aioli.train.layout import MODEL, RESULT
+from aioli.train.layout import MODEL, RECIPE, RESULT
 from aioli.train.models import build_model, load_model
 from aioli.train.optimizer import Schedule
 from aioli.train.probes import Validation
@@ -99,6 +101,7 @@ def build_engine(
     policy: RulePolicy,
     accelerator: Accelerator,
     after_step: Callable[[Engine], None],
+    first: int = 0,
 ) -> Engine:
     """The model in training, with the data it is trained and validated on."""
     data, train, n = recipe.data, recipe.train, len(targets)
@@ -132,12 +135,12 @@ def build_engine(
         overrides=choice.config,
     )
     val_sampler = None
-    first = policy.ask()
-    if {"grad_inner", "grad_norm"} & policy.needs and first is not None:
-        beside = max(1 if recipe.val.gradients == "sum" else n, round((first.val_share or 0.5) * train.batch))
+    asked = policy.ask()
+    if {"grad_inner", "grad_norm"} & policy.needs and asked is not None:
+        beside = max(1 if recipe.val.gradients == "sum" else n, round((asked.val_share or 0.5) * train.batch))
         val_sampler = MixtureSampler(store, beside, recipe.seed, "val", targets)
     reference = None if recipe.method.reference is None else _reference(recipe.method.reference, store)
-    return Engine(model, sampler, validation, _settings(recipe), accelerator, reference, val_sampler, after_step)
+    return Engine(model, sampler, validation, _settings(recipe, first), accelerator, reference, val_sampler, after_step)
 
 
 def every_steps(recipe: TrainRecipe) -> int:
@@ -153,12 +156,33 @@ def build_overview(recipe: TrainRecipe, store: TokenStore, targets: list[str]) -
     return subset(store, targets, "val", each, recipe.seed, recipe.val.batch)
 
 
-def _settings(recipe: TrainRecipe) -> Settings:
+def _settings(recipe: TrainRecipe, first: int) -> Settings:
     train = recipe.train
-    warmup = round(train.warmup * train.steps) if train.warmup < 1 else int(train.warmup)
-    schedule = Schedule(train.lr, train.steps, warmup, train.floor)
+    horizon = train.horizon or first + train.steps
+    warmup = round(train.warmup * horizon) if train.warmup < 1 else int(train.warmup)
+    schedule = Schedule(train.lr, horizon, warmup, train.floor)
     matrix = recipe.val.gradients == "matrix"
     return Settings(schedule, train.betas, train.eps, train.decay, train.clip, train.accumulate, train.compile, matrix)
+
+
+def parent_checkpoint(recipe: TrainRecipe) -> Path | None:
+    """The last checkpoint of the run that is gone on from."""
+    if recipe.parent is None:
+        return None
+    folder = Path(recipe.parent)
+    found = checkpoint.latest(folder)
+    if not (folder / RESULT).is_file() or found is None:
+        lacks = "its last checkpoint" if (folder / RESULT).is_file() else "a result"
+        raise ValueError(f"parent={recipe.parent} cannot be gone on from: it has no {lacks}")
+    before = build(TrainRecipe, read(folder / RECIPE), str(folder / RECIPE))
+    for name, mine, other in (
+        ("model", recipe.model, before.model),
+        ("seed", recipe.seed, before.seed),
+        ("train.batch", recipe.train.batch, before.train.batch),
+    ):
+        if mine != other:
+            raise ValueError(f"parent={recipe.parent} has another {name}; a run goes on with the one it has")
+    return found
 
 
 def _reference(path: str, store: TokenStore) -> torch.nn.Module:

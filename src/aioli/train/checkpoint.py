@@ -103,6 +103,11 @@ def latest(run: Path) -> Path | None:
     return found[-1] if found else None
 
 
+def step_of(path: Path) -> int:
+    """The step at which a checkpoint was made."""
+    return int(path.name.removeprefix("step-"))
+
+
 def load(path: Path, engine: Engine) -> dict[str, Any]:
     """Put a checkpoint into an engine; returns its state. A file that was changed is refused by its name."""
     state = read_json(path / STATE)

@@ -59,8 +59,10 @@ class TrainChoice(Section):
     """Sequences in a step, over all devices."""
     lr: float = Field(default=4e-3, gt=0)
     """Peak learning rate; the default suits the tiny presets."""
+    horizon: int | None = Field(default=None, ge=1)
+    """Steps over which the learning rate rises and falls; left out: those of the run, with its parent's."""
     warmup: float = Field(default=0.05, ge=0)
-    """Steps of linear warm-up; below 1 a share of all steps."""
+    """Steps of linear warm-up; below 1 a share of the horizon."""
     floor: float = Field(default=0.1, ge=0, le=1)
     """Learning rate at the end, as a share of the peak."""
     betas: tuple[float, float] = (0.9, 0.95)
@@ -152,6 +154,9 @@ class TrainRecipe(Section):
     train.steps."""
     checkpoint: CheckpointChoice = CheckpointChoice()
     """Checkpoints."""
+    parent: str | None = None
+    """A finished run to go on from, with its weights, optimizer and place in the data; it must have kept its last
+    checkpoint."""
     trackers: list[str] = Field(default_factory=list)
     """Where else to report: tensorboard, wandb, mlflow, trackio."""
     seed: int = Field(default=0, ge=0)

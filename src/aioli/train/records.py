@@ -34,7 +34,8 @@ def opening(run: Run) -> dict[str, Any]:
         "kind": "run",
         "groups": run.groups,
         "targets": run.targets,
-        "steps": recipe.train.steps,
+        "steps": run.last,
+        "first": run.first,
         "batch": recipe.train.batch,
         "context": run.store.context,
         "method": recipe.method.name,
@@ -155,10 +156,10 @@ class Status:
         rate = (step - self.began[1]) / gone if gone > 0 else 0.0
         found = {
             "step": step,
-            "steps": run.recipe.train.steps,
+            "steps": run.last,
             "loss": run.engine.loss,
             "tokens_per_second": rate * run.recipe.train.batch * run.store.context,
-            "seconds_left": (run.recipe.train.steps - step) / rate if rate > 0 else None,
+            "seconds_left": (run.last - step) / rate if rate > 0 else None,
             "proportions": None if run.segment is None else run.segment.proportions.tolist(),
             "tag": "" if run.segment is None else run.segment.tag,
             "process": os.getpid(),

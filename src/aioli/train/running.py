@@ -31,6 +31,7 @@ from aioli.train.building import (
     build_overview,
     build_policy,
     every_steps,
+    parent_checkpoint,
     worth_knowing,
 )
 from aioli.train.engine import DivergedError, Engine
@@ -74,9 +75,16 @@ class Run:
         self.groups, self.targets = groups_and_targets(self.store, recipe)
         self.accelerator = build_accelerator(recipe, self.path)
         self.policy = build_policy(recipe, self.store, self.groups, self.targets)
+        parent = parent_checkpoint(recipe)
+        self.first = 0 if parent is None else checkpoint.step_of(parent)
+        """Where it begins: at the end of its parent."""
+        self.last = self.first + recipe.train.steps
         self.engine = build_engine(
-            recipe, self.store, self.groups, self.targets, self.policy, self.accelerator, self._stepped
+            recipe, self.store, self.groups, self.targets, self.policy, self.accelerator, self._stepped, self.first
         )
+        if parent is not None:
+            checkpoint.load(parent, self.engine)
+            self.engine.seconds = dict.fromkeys(self.engine.seconds, 0.0)
         check_supported(self.policy, self.engine.supports, self.engine.weightings)
         self.notes = worth_knowing(recipe, self.policy, self.engine.validation)
         """What a person should know before the run begins."""
@@ -86,7 +94,7 @@ class Run:
         self.overview = build_overview(recipe, self.store, self.targets)
         """What is looked at for the journal."""
         self.status = records.Status(self.path)
-        self.saved, self.used = 0, False
+        self.saved, self.used = self.first, False
         self.together = 1
         """How many runs are trained at once with stacked parameters, this one among them."""
         self.every = recipe.train.steps if recipe.val.every == 0 else every_steps(recipe)
@@ -121,7 +129,7 @@ class Run:
 
     def start_losses(self) -> dict[str, float]:
         """Loss of each target on all validation data before the first step; to be asked before `train`."""
-        if self.used or self.engine.step:
+        if self.used:
             raise ValueError("the losses at the start can only be seen before the run begins")
         found = self.engine.val_losses(self._everything("val"))
         return dict(zip(self.targets, found.tolist(), strict=True))
@@ -200,7 +208,7 @@ class Run:
     def _stepped(self, engine: Engine) -> None:
         """After every step: look and save when it is time, stop when asked to."""
         self.recent = (self.recent[0] + engine.loss, self.recent[1] + 1)
-        if engine.step % self.every == 0 and engine.step < self.recipe.train.steps:
+        if engine.step % self.every == 0 and engine.step < self.last:
             self._look()
         stop = self._asked_to_stop()
         if stop or engine.step - self.saved >= self.recipe.checkpoint.every:

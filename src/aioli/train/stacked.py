@@ -83,7 +83,7 @@ def train_together(runs: Sequence[Run]) -> list[dict[str, Any] | DivergedError]:
         for run in runs:
             held.enter_context(run.alone())
             run.resume()
-            if run.engine.step or first.recipe.train.accumulate > 1 or first.recipe.train.compile:
+            if run.engine.step != 0 or first.recipe.train.accumulate > 1 or first.recipe.train.compile:
                 raise ValueError("only runs that begin, and neither accumulate nor compile, can be stacked")
         segments = [_only_segment(run) for run in runs]
         stack = Stack([run.engine.plain for run in runs], first.engine.settings)
