@@ -201,6 +201,11 @@ def test_states_of_runs(data, tmp_path, capsys):
     np.testing.assert_array_equal(outcome.val_loss, np.ones(3))
     np.testing.assert_array_equal(outcome.start_loss, np.full(3, 3.0))
     assert store.outcome(jobs[1]) is None
+    finished(store, damaged := job(data, seed=9))
+    (store.run_folder(damaged.key) / "result.json").write_text('{"val": {"loss": {"code": 1}}}')
+    with pytest.raises(ValueError, match="is damaged; remove it with aioli runs remove"):
+        store.outcome(damaged)
+    store.remove(damaged.key)
     place = ["--store", str(store.path)]
     assert main(["runs", *place]) == 0
     said = capsys.readouterr().out

@@ -115,7 +115,8 @@ def _losses(found: Mixture) -> str:
     header, rows = ["loss of"], [[target] for target in found.targets]
     columns: dict[str, dict[str, Any]] = {}
     if found.predicted is not None:
-        columns[f"predicted, {found.predicted_steps} steps"] = found.predicted
+        model = "" if found.predicted_model is None else f" of {found.predicted_model}"
+        columns[f"predicted, {found.predicted_steps} steps{model}"] = found.predicted
     columns |= {f"measured, {split}": losses for split, losses in found.measured.items()}
     for name, losses in columns.items():
         header.append(name)

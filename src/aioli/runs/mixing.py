@@ -27,6 +27,8 @@ class Mixture:
     predicted: dict[str, float] | None
     """What the method's law says of each target, at the length (and for the model) of the extra runs."""
     predicted_steps: int | None
+    predicted_model: str | None
+    """The model of the extra runs, where it is not that of the final one."""
     measured: dict[str, dict[str, float]]
     """Losses of the final run by split and target; empty if it was not trained."""
     cost: dict[str, Any]
@@ -72,10 +74,20 @@ def mixture(carried: Carried, store: RunStore) -> Mixture:
         path=path,
         predicted=None if expected is None else dict(zip(data.targets, expected, strict=True)),
         predicted_steps=max(steps) if expected is not None and steps else None,
+        predicted_model=_proxy(carried),
         measured={split: dict(result[split]["loss"]) for split in ("val", "test") if result and split in result},
         cost=_cost(carried, store),
         key=final.key,
     )
+
+
+def _proxy(carried: Carried) -> str | None:
+    """The model that predictions are of, if it is another one."""
+    assert carried.final is not None
+    for job in carried.extra[:1]:
+        if job.setup.content["model"] != carried.final.setup.content["model"]:
+            return str(job.about()["model"])
+    return None
 
 
 def _cost(carried: Carried, store: RunStore) -> dict[str, Any]:

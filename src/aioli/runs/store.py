@@ -107,11 +107,17 @@ class RunStore:
         if result is None or not isinstance(start, dict):
             return None
         data = job.setup.recipe.data
-        return Result(
-            np.array([result["val"]["loss"][name] for name in data.targets]),
-            np.array([start[name] for name in data.targets]),
-            np.array([result["mean_proportions"][name] for name in data.groups]),
-        )
+        try:
+            return Result(
+                np.array([result["val"]["loss"][name] for name in data.targets]),
+                np.array([start[name] for name in data.targets]),
+                np.array([result["mean_proportions"][name] for name in data.groups]),
+            )
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(
+                f"the result of run {job.key} is damaged; remove it with aioli runs remove {job.key[:12]} --store "
+                f"{self.path}, and it is trained again"
+            ) from None
 
     def error(self, key: str) -> dict[str, Any] | None:
         """Why a run failed."""
