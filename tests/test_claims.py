@@ -92,6 +92,48 @@ def test_signs_of_life_are_given(tmp_path, monkeypatch):
         assert claim.held
 
 
+def test_a_full_disk_leaves_no_empty_claim(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        Claim.make(tmp_path)
+    monkeypatch.undo()
+    assert Claim.make(tmp_path) is not None
+
+
+def test_signs_of_life_survive_a_file_system_that_is_away_for_a_moment(tmp_path, monkeypatch):
+    monkeypatch.setattr(claims, "BEAT", 0.02)
+    calls, real = [], os.utime
+
+    def flaky(*arguments):
+        calls.append(arguments)
+        if len(calls) < 3:
+            raise OSError(116, "Stale file handle")
+        real(*arguments)
+
+    with Claim.make(tmp_path):
+        monkeypatch.setattr(os, "utime", flaky)
+        deadline = time.monotonic() + 30
+        while len(calls) < 5 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        monkeypatch.undo()
+    assert len(calls) >= 5
+
+
+def test_processes_that_are_hidden_are_believed_for_a_while(tmp_path, monkeypatch):
+    """As on clusters that show nobody the processes of others."""
+    with _hold(tmp_path) as process:
+        monkeypatch.setattr(claims, "_started", lambda number: None)
+        monkeypatch.setattr(claims, "_gone", lambda number: False)
+        assert owner_of(tmp_path)["process"] == process.pid
+        file = next(tmp_path.glob("claim-*"))
+        os.utime(file, (1, 1))
+        assert owner_of(tmp_path) is None
+        process.kill()
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", "null"])
 def test_a_claim_that_is_being_written_is_respected(tmp_path, content):
     (tmp_path / "claim-000001.json").write_text(content)

@@ -152,7 +152,7 @@ def test_sigterm_leaves_no_workers_behind():
     with subprocess.Popen(command, stdout=nothing, stderr=nothing, start_new_session=True) as process:
         time.sleep(3)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 143
+        assert process.wait(300) == 143
     time.sleep(0.5)
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)

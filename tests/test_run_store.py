@@ -1,6 +1,7 @@
 """Runs are found again by what decides their result, and by nothing else."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -70,6 +71,61 @@ def test_versions_of_what_affects_results_are_in_the_key(data, monkeypatch):
     assert job(data).key == newer
 
 
+def test_precision_counts_as_it_is_resolved(data, monkeypatch):
+    base = job(data)
+    assert job(data, train_precision="fp32").key == base.key
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert job(data).key != base.key
+    setup = Setup.of(tiny_recipe(data), gpu=False)
+    assert Job(setup.problem(0).static((0.2, 0.3, 0.5), 30), setup).key == base.key
+    assert job(data, train_precision="bf16").start_key != base.start_key
+
+
+def test_the_users_rules_count_by_their_file(data, tmp_path, monkeypatch):
+    from aioli import registry
+
+    monkeypatch.setattr(registry, "_LOADED", {})
+    file, keys = tmp_path / "mine.py", []
+    (tmp_path / "beside.py").write_text("SHARE = 1\n")
+    for text in ("(1, 0, 0)", "(0, 1, 0)", "(1, 0, 0)"):
+        file.write_text(
+            "from dataclasses import dataclass\nfrom aioli.config import register\nfrom aioli.policies import Static\n"
+            "import beside\nfrom aioli.methods import method\n"
+            "@register\n@dataclass(frozen=True)\nclass Mine(Static):\n"
+            f"    def report(self, task, state):\n        return {{'p': {text}}}\n"
+            "@method(law='', parameters='', solver='')\n"
+            "def mine(problem):\n    'Mine.'\n    return problem.final(Mine((1, 0, 0)))\n"
+        )
+        registry.load([str(file)])
+        setup = Setup.of(tiny_recipe(data))
+        keys.append(rehearse(create("mine"), setup.problem(0), setup, setup).stages[-1][0].key)
+    assert keys[0] == keys[2] != keys[1]
+    assert job(data).content.get("code") is None
+
+
+def test_what_belongs_to_aioli_train_alone_is_refused(data):
+    for more in ({"parent": "somewhere"}, {"method": {"name": "doremi", "reference": "somewhere"}}):
+        with pytest.raises(ValueError, match="is for aioli train"):
+            Setup.of(tiny_recipe(data, **more))
+
+
+def test_what_runs_stand_on_is_counted_and_kept_within_the_budget(data):
+    from aioli.methods import method
+    from aioli.policies import Static
+
+    @method(law="–", parameters="–", solver="–")
+    def forked(problem, *, long=10):
+        """One fork of a parent that it does not yield."""
+        parent = problem.run(Static((1.0, 0.0, 0.0)), long)
+        yield [problem.run(Static((0.0, 1.0, 0.0)), 5, parent=parent)]
+        return problem.final_static((0, 0, 1))
+
+    setup = Setup.of(tiny_recipe(data, budget="restricted"))
+    assert len(rehearse(create("forked"), setup.problem(0), setup, setup).extra) == 2
+    with pytest.raises(ValueError, match="plans 16 extra steps, but the budget is 15"):
+        rehearse(create("forked", long=11), setup.problem(0), setup, setup)
+
+
 def test_a_model_directory_counts_by_its_content(data, tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -78,6 +134,14 @@ def test_a_model_directory_counts_by_its_content(data, tmp_path):
     assert same[0] == same[1]
     (tmp_path / "b" / "config.json").write_text('{"x": 1}')
     assert job(data, model={"name": str(tmp_path / "b")}).key != same[0]
+    keys = []
+    for letter in (b"x", b"y"):  # weights of the same size and time
+        folder = tmp_path / letter.decode()
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(letter * 2_000_000)
+        os.utime(folder / "model.safetensors", (1, 1))
+        keys.append(job(data, model={"name": str(folder)}).key)
+    assert keys[0] != keys[1]
 
 
 def test_weights_of_targets_do_not_change_a_fixed_mixture(data):
@@ -202,9 +266,10 @@ def test_states_of_runs(data, tmp_path, capsys):
     np.testing.assert_array_equal(outcome.start_loss, np.full(3, 3.0))
     assert store.outcome(jobs[1]) is None
     finished(store, damaged := job(data, seed=9))
-    (store.run_folder(damaged.key) / "result.json").write_text('{"val": {"loss": {"code": 1}}}')
-    with pytest.raises(ValueError, match="is damaged; remove it with aioli runs remove"):
-        store.outcome(damaged)
+    for text in ('{"val": {"loss": {"code": 1}}}', "{}", '{"val": ', "[]", '{"val": {"loss": {"code": NaN}}}'):
+        (store.run_folder(damaged.key) / "result.json").write_text(text)
+        assert store.outcome(damaged) is None
+        assert store.entry(damaged.key).state == "unfinished"
     store.remove(damaged.key)
     place = ["--store", str(store.path)]
     assert main(["runs", *place]) == 0

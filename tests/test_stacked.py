@@ -129,6 +129,17 @@ def test_what_cannot_be_stacked(data, tmp_path):
         Stack([dropout, dropout], Settings(Schedule(1e-2, 10)))
 
 
+def test_one_that_cannot_be_stacked_does_not_spoil_the_others(data, tmp_path):
+    store = RunStore(tmp_path / "runs")
+    orders = [job.order(store) for job in jobs(data, store)]
+    orders[1]["recipe"]["data"]["on_exhausted"] = "error"
+    orders[1]["recipe"]["data"]["max_epochs"] = 0.01
+    assert work_together(orders, threading.Event()) == ["done", "failed", "done"]
+    dropout = {"preset": "tiny", "config": {"attention_dropout": 0.1}}
+    orders = [job.order(store) for job in jobs(data, store, model=dropout)]
+    assert work_together(orders, threading.Event()) == ["done"] * 3
+
+
 def test_a_stop_leaves_them_to_begin_again(data, tmp_path):
     store, stop = RunStore(tmp_path / "runs"), threading.Event()
     orders = [job.order(store) for job in jobs(data, store)]

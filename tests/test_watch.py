@@ -118,7 +118,7 @@ def test_a_terminal_is_redrawn_and_left_with_ctrl_c(finished, tmp_path):
     while text.count("\x1b[J") < 3 and time.monotonic() < deadline:
         text += os.read(primary, 65536).decode(errors="replace")
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == 130
+    assert process.wait(timeout=120) == 130
     holder.kill()
     holder.wait()
     holder.stdout.close()

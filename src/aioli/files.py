@@ -19,6 +19,17 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
+class LockedError(ValueError):
+    """Somebody else holds a directory."""
+
+
+def readable(path: Path) -> None:
+    """Give files the rights that other new files have; some libraries write them for their owner alone."""
+    for file in path.rglob("*") if path.is_dir() else [path]:
+        if file.is_file():
+            file.chmod(0o666 & ~_UMASK)
+
+
 def new_directory(beside: Path) -> Path:
     """A new directory next to a path, with the rights that other new directories have."""
     made = Path(tempfile.mkdtemp(prefix=f".{beside.name}.", dir=beside.parent))
@@ -88,7 +99,7 @@ def locked(directory: Path, what: str) -> Iterator[None]:
                 _hold(handle)
             except BlockingIOError:
                 owner = os.pread(handle, 100, 0).decode(errors="replace") or "another process"
-                raise ValueError(f"{what} is being written by {owner}; wait for it, or choose another place") from None
+                raise LockedError(f"{what} is being written by {owner}; wait for it, or choose another place") from None
             if _still_there(directory / "lock", handle):
                 os.ftruncate(handle, 0)
                 os.pwrite(handle, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)

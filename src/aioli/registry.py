@@ -7,9 +7,13 @@ In: functions decorated with `method`. Out: `create(name, **settings)`, a `Metho
 from __future__ import annotations
 
 import difflib
+import hashlib
 import inspect
 import math
 import runpy
+import sys
+import sysconfig
+import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -19,7 +23,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin
 import numpy as np
 
 from aioli.policies import RulePolicy
-from aioli.runs.spec import Problem, Result, Run
+from aioli.runs.spec import Problem, Result, Run, closure
 from aioli.simplex import check_groups
 
 Plan = Generator[list[Run], list[Result], Run]
@@ -42,6 +46,7 @@ class Row:
 _METHODS: dict[str, tuple[Function, Row]] = {}
 _VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {}
 _ADDITION: list[Function] = []
+_LOADED: dict[str, str] = {}
 
 
 def method(law: str, parameters: str, solver: str, lmo: bool = True) -> Callable[[Function], Function]:
@@ -77,9 +82,32 @@ def addition(function: Function) -> Function:
 def load(files: Iterable[str]) -> None:
     """Run Python files of the user's that define methods."""
     for file in files:
-        if not Path(file).is_file():
+        place = Path(file)
+        if not place.is_file():
             raise ValueError(f"--load {file}: there is no such file")
-        runpy.run_path(file)
+        sys.path.append(str(place.resolve().parent))  # it may import what lies beside it
+        try:
+            runpy.run_path(file)
+        except Exception as error:
+            what = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else where_from(error)
+            raise ValueError(f"--load {file} is not a Python file that can be run: {what}") from None
+        finally:
+            sys.path.pop()
+        _LOADED[str(place.resolve())] = hashlib.sha256(place.read_bytes()).hexdigest()
+
+
+def where_from(error: Exception) -> str:
+    """An error in a line; one that is not a complaint of aioli's, with its kind and the user's line it comes from."""
+    others = (str(Path(__file__).parent), sysconfig.get_paths()["stdlib"], "<")
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
+    outside = [frame for frame in frames if "site-packages" not in frame.filename]
+    place = f" ({Path(outside[-1].filename).name}, line {outside[-1].lineno})" if outside else ""
+    return str(error) if isinstance(error, ValueError) and not outside else f"{type(error).__name__}: {error}{place}"
+
+
+def loaded() -> list[str]:
+    """Hashes of the files of the user's that were loaded."""
+    return list(_LOADED.values())
 
 
 def names() -> list[str]:
@@ -97,6 +125,9 @@ def create(name: str, **settings: Any) -> Method:
         base = create(plain.removeprefix("aioli+"), **inner)
         if base.name.startswith("aioli"):
             raise ValueError(f"{name!r}: aioli can be added to any method but itself")
+        for key in settings:
+            if key not in settings_of("aioli") and key in settings_of(base.name):
+                raise ValueError(f'{key} is a setting of {base.name}; in {plain}, write base={{"{key}": …}}')
         return Method(plain, _checked("aioli", settings), base)
     if plain not in _METHODS:
         raise ValueError(
@@ -182,6 +213,12 @@ class Method:
     def row(self) -> Row:
         """Its row in Table 1."""
         return _METHODS["aioli" if self.base is not None else self.name][1]
+
+    @property
+    def own(self) -> bool:
+        """Whether it is one of aioli's."""
+        named = "aioli" if self.base is not None else self.name
+        return _METHODS[named][0].__module__.startswith("aioli.") and (self.base is None or self.base.own)
 
     def plan(self, problem: Problem) -> Plan:
         """Yields stages of runs, receives their results, returns the final run."""
@@ -274,7 +311,16 @@ class Carrying:
             raise ValueError(f"{self.method.name} must yield lists of runs, not {stage!r}")
         for run in stage:
             run.policy()
+        self._within_budget(stage)
         self.stage = stage
+
+    def _within_budget(self, stage: list[Run]) -> None:
+        steps = sum(run.task.steps for run in {run.key: run for run in closure([*self.extra, *stage])}.values())
+        if steps > self.problem.allowed_steps + 1e-9:
+            raise ValueError(
+                f"{self.method.name} plans {steps} extra steps, but the budget is {self.problem.allowed_steps:g} "
+                f"({self.problem.budget}); problem.extra_steps(runs) says how long each may be"
+            )
 
     def outcome(self, result: Result) -> Outcome:
         """With the result of the final run."""

@@ -34,6 +34,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Arguments; settings such as context=64 may stand anywhere among the options."""
     top = parser()
     options, rest = top.parse_known_args(arguments)
+    if rest and hasattr(options, "keys") and not any(word.startswith("-") for word in rest):
+        options.keys += rest
+        return options
     if rest and (not hasattr(options, "settings") or any(word.startswith("-") for word in rest)):
         top.error(f"unrecognized arguments: {' '.join(rest)}; see aioli {options.command} --help")
     if rest:

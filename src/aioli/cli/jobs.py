@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from aioli.runs.rehearsal import Expected
     from aioli.train.recipe import TrainRecipe
 
-STORE = "aioli-runs"
-SETTING = re.compile(r"[\w.]+=")
-"""How `field=value` begins; a method with settings has a colon first."""
+STORE, SHORT = "aioli-runs", 20
+SETTING = re.compile(r"[\w.]+=|.*\.ya?ml$")
+"""How `field=value` begins (a method with settings has a colon first), or a recipe ends."""
 
 
 def add_recipe(command: argparse.ArgumentParser) -> None:
@@ -79,11 +79,12 @@ def recipe_of(options: argparse.Namespace) -> TrainRecipe:
     return recipe
 
 
-def setups(recipe: TrainRecipe) -> tuple[Setup, Setup]:
+def setups(recipe: TrainRecipe, options: argparse.Namespace) -> tuple[Setup, Setup]:
     """Of final and of extra runs."""
     from aioli.runs.job import Setup
 
-    return Setup.of(recipe), Setup.of(recipe, proxy=True)
+    gpu = options.gpus > 0 if getattr(options, "executor", "local") == "ray" else None
+    return Setup.of(recipe, gpu=gpu), Setup.of(recipe, proxy=True, gpu=gpu)
 
 
 @contextmanager
@@ -97,7 +98,9 @@ def executor_of(options: argparse.Namespace) -> Iterator[Executor]:
         from aioli.runs.on_ray import RayExecutor
 
         cpus = options.threads if options.cpus is None else options.cpus
-        found: Executor = RayExecutor(options.address, cpus, options.gpus, options.load, options.workers)
+        found: Executor = RayExecutor(
+            options.address, cpus, options.gpus, options.load, options.workers, options.threads
+        )
     else:
         from aioli.runs.local import LocalExecutor
 
@@ -119,7 +122,7 @@ class Live:
         if self.quiet:
             return
         done, words = sum(job.run.task.steps for job in now.finished), []
-        for job in now.running:
+        for job in now.running[: 4 * self.conductor.executor.workers]:  # the others are waiting
             status: Any = read_json(self.conductor.store.run_folder(job.key) / "status.json")
             if isinstance(status, dict) and isinstance(status.get("step"), int):
                 done += status["step"]
@@ -140,6 +143,12 @@ def conduct(options: argparse.Namespace, asked: Sequence[Asked], final: Setup, p
     store = RunStore(options.store)
     conductor: Conductor | None = None
     before = expected(asked, final, proxy)
+    if 0 < before.shortest < SHORT:
+        print(
+            f"worth knowing: extra runs of {before.shortest} steps say little about mixtures; raise train.steps, the "
+            "budget or proxy.steps",
+            file=sys.stderr,
+        )
     able = [each for each in asked if each.label not in before.refused]
     try:
         with executor_of(options) as executor:
@@ -148,15 +157,22 @@ def conduct(options: argparse.Namespace, asked: Sequence[Asked], final: Setup, p
             try:
                 done = {id(each.asked): each for each in conductor.conduct(able)}
                 return [
-                    done.get(id(each)) or Carried(each, error=before.refused[each.label], over=True) for each in asked
+                    done.get(id(each)) or Carried(each, error=before.refused[each.label], refused=True, over=True)
+                    for each in asked
                 ]
+            except BaseException as stopped:
+                live.bar.clear()
+                if not isinstance(stopped, Exception):
+                    print("\nstopping; what is being trained is saved first", file=sys.stderr, flush=True)
+                raise
             finally:
                 live.bar.clear()
     except BaseException as stopped:
         if not isinstance(stopped, Exception):  # Ctrl-C or SIGTERM
             count = 0 if conductor is None else len(conductor.progress.finished)
-            finished = f"{count} run{'s are' if count != 1 else ' is'} finished, the others are saved in {store.path}"
-            print(f"\n{finished}; go on with: {shlex.join(['aioli', *sys.argv[1:]])}", file=sys.stderr)
+            rest = "the others are saved" if options.stack == 1 else "the others are saved (stacks begin again)"
+            finished = f"{count} run{'s are' if count != 1 else ' is'} finished, {rest} in {store.path}"
+            print(f"{finished}; go on with: {shlex.join(['aioli', *sys.argv[1:]])}", file=sys.stderr)
         raise
 
 

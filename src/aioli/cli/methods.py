@@ -85,7 +85,21 @@ def one(name: str) -> dict[str, Any]:
     settings = [
         {"setting": key, "default": p.default, "meaning": explain(base, key)} for key, p in settings_of(base).items()
     ]
-    return {"method": plain, "about": explain(base), "settings": settings}
+    about = explain(base)
+    if plain != base:
+        inner = plain.removeprefix("aioli+")
+        about = f"{inner}'s plan; S_init steps of the final run with its mixture; then Aioli, from even shares (E3)."
+        settings = [s for s in settings if s["setting"] not in ("S_init", "p_init")]
+        meaning = f'settings of {inner} (aioli methods {inner}), such as {{"runs": 5}}'
+        length = (
+            f"steps with {inner}'s mixture; None: as long as its extra runs are, or would be in the restricted setting"
+        )
+        settings = [
+            {"setting": "base", "default": {}, "meaning": meaning},
+            {"setting": "S_init", "default": None, "meaning": length},
+            *settings,
+        ]
+    return {"method": plain, "about": about, "settings": settings}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -111,6 +125,8 @@ def run(options: argparse.Namespace) -> int:
     ]
     print(table(header, cells, left=4))
     print("\n* outside the framework (not an LMO instance)")
-    print("aioli+NAME runs NAME's plan, then lets Aioli adjust its mixture during the final run")
+    print(
+        "aioli+NAME runs NAME's plan, begins the final run with NAME's mixture, and goes on with Aioli from even shares"
+    )
     print("aioli methods NAME shows a method's settings")
     return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aioli.cli.jobs import add_executor, add_recipe, check_place, conduct, recipe_of, setups
 from aioli.cli.parse import parse_methods
-from aioli.cli.show import table
+from aioli.cli.show import say, table
 from aioli.files import write_text
 from aioli.report.blocks import BLOCKS, block, rounded
 from aioli.report.text import clock, spark
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     from aioli.runs.mixing import mixture
     from aioli.runs.store import RunStore
 
-    final, proxy = setups(recipe)
+    final, proxy = setups(recipe, options)
     asked = Asked(*named[0], final.problem(recipe.seed), not options.only_proportions)
     if options.only_proportions:
         from aioli.policies import Static
@@ -83,13 +83,13 @@ def run(options: argparse.Namespace) -> int:
     if place is not None:
         write_text(place, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
     if options.json:
-        print(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
+        say(json.dumps(found.to_json(), indent=2))
     elif options.block is not None:
         if found.path is not None:
             print("worth knowing: the mixture moved; this is its mean over the run", file=sys.stderr)
-        print(block(options.block, found.proportions))
+        say(block(options.block, found.proportions))
     else:
-        print(render(found))
+        say(render(found))
     return 0
 
 
@@ -129,6 +129,7 @@ def _cost(found: Mixture) -> str:
     cost = found.cost
     return (
         f"cost: {cost['extra_runs']} extra runs, {cost['extra_steps']:,} extra steps "
-        f"({cost['extra_steps'] / found.steps:.2g} S), {clock(cost['seconds'])} of computing, "
-        f"{cost['probing']:.1%} of it to look at validation losses"
+        f"({cost['extra_steps'] / found.steps:.2g} S); {clock(cost['train'])} of training, {clock(cost['probe'])} of "
+        f"looking at validation losses on the way ({cost['probing']:.1%} of that), {clock(cost['evaluation'])} of "
+        "judging on all held-out data"
     )

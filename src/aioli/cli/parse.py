@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Sequence
@@ -36,8 +37,16 @@ def _parse_settings(text: str) -> dict[str, Any]:
         try:
             settings[key] = None if value == "None" else json.loads(value)
         except json.JSONDecodeError:
-            settings[key] = value
+            settings[key] = _literal(value)
     return settings
+
+
+def _literal(text: str) -> Any:
+    """A value as Python writes it, such as {'runs': 5}; anything else is a word."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
 
 
 def parse_budget(text: str) -> str | float:
@@ -55,6 +64,11 @@ def train_recipe(source: str | None, settings: Sequence[str]) -> TrainRecipe:
     from aioli.train.recipe import TrainRecipe
 
     plain, where, changes = {}, "settings", list(settings)
+    if source is None or ("=" in source and not Path(source).exists()):  # the recipe may stand after settings
+        files = [word for word in changes if "=" not in word and Path(word).suffix in (".yaml", ".yml")]
+        if files:
+            changes = [*([] if source is None else [source]), *(word for word in changes if word != files[0])]
+            source = files[0]
     if source is not None and "=" in source and not Path(source).exists():
         changes.insert(0, source)
     elif source is not None:

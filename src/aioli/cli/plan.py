@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aioli import __version__
 from aioli.cli.compare import add_methods
 from aioli.cli.jobs import add_recipe, recipe_of, setups
 from aioli.cli.parse import parse_methods
-from aioli.cli.show import table
+from aioli.cli.show import say, table
 from aioli.report.text import clock
 
 if TYPE_CHECKING:
-    from aioli.runs.job import Job, Setup
+    from aioli.runs.job import Job
     from aioli.runs.rehearsal import Rehearsal
 
 EXAMPLES = """examples:
@@ -50,21 +50,27 @@ def run(options: argparse.Namespace) -> int:
     if options.seeds < 1:
         raise ValueError(f"--seeds {options.seeds} must be at least 1")
     workers = _workers(options)
-    from aioli.runs.rehearsal import rehearse
+    from aioli.registry import create, where_from
+    from aioli.runs.rehearsal import LateError, rehearse
 
-    final, proxy = setups(recipe)
+    final, proxy = setups(recipe, options)
     plans: dict[str, Rehearsal] = {}
     refused: dict[str, str] = {}
     jobs: dict[str, Job] = {}
-    for label, method in parse_methods(options.methods):
+    named = parse_methods(options.methods)
+    for label, method in named if len(named) == 1 else {"stratified": create("stratified"), **dict(named)}.items():
         try:
             for seed in range(recipe.seed + options.seeds - 1, recipe.seed - 1, -1):
                 plans[label] = rehearse(method, final.problem(seed), final, proxy)
-                jobs |= plans[label].jobs
-        except ValueError as error:
-            refused[label] = str(error)
+                jobs |= plans[label].counted(label)
+        except LateError as error:
+            refused[label] = f"nobody knows how many runs it takes: {error}"
+        except Exception as error:
+            refused[label] = where_from(error)
+    if not plans:
+        raise ValueError("; ".join(f"{name} cannot run here: {why}" for name, why in refused.items()))
     there = _finished(options.store, jobs)
-    seconds = {} if options.no_timing else _seconds(jobs, final, proxy, options.threads)
+    seconds, judging = ({}, 0.0) if options.no_timing else _seconds(jobs, options.threads)
     found = {
         "groups": final.recipe.data.groups,
         "targets": final.recipe.data.targets,
@@ -72,21 +78,25 @@ def run(options: argparse.Namespace) -> int:
         "budget": recipe.budget,
         "seeds": options.seeds,
         "methods": [_method(label, plan, seconds, recipe.train.steps) for label, plan in plans.items()],
+        "aioli": __version__,
         "refused": refused,
         "runs": len(jobs),
         "finished": len(there),
         "run_steps": sum(job.run.task.steps for key, job in jobs.items() if key not in there),
         "workers": workers,
+        "judging": judging,
         "seconds": _wall(plans, jobs, there, seconds, workers) if seconds else None,
     }
-    print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else render(found))
+    say(json.dumps(found, indent=2) if options.json else render(found))
     return 0
 
 
 def _workers(options: argparse.Namespace) -> int:
     if options.workers is not None and options.workers < 1:
         raise ValueError(f"--workers {options.workers} must be at least 1")
-    return int(options.workers or os.cpu_count() or 1)
+    from aioli.runs.machine import cores, gpus
+
+    return int(options.workers or len(gpus()) or cores())
 
 
 def _finished(path: str, jobs: Mapping[str, Job]) -> set[str]:
@@ -99,19 +109,20 @@ def _finished(path: str, jobs: Mapping[str, Job]) -> set[str]:
     return {key for key, job in jobs.items() if store.outcome(job) is not None}
 
 
-def _seconds(jobs: Mapping[str, Job], final: Setup, proxy: Setup, threads: int) -> dict[str, float]:
-    """How long each run would take here."""
+def _seconds(jobs: Mapping[str, Job], threads: int) -> tuple[dict[str, float], float]:
+    """How long each run would take here, and which share of all that is judging."""
     from aioli.config import content_hash
     from aioli.runs.estimate import Pace, measure
 
     paces: dict[str, Pace] = {}
-    found = {}
+    found, judging = {}, 0.0
     for key, job in jobs.items():
         kind = content_hash(job.setup.content)
         if kind not in paces:
             paces[kind] = measure(job.setup, threads)
         found[key] = paces[kind].seconds(job)
-    return found
+        judging += paces[kind].judging
+    return found, judging / max(sum(found.values()), 1e-9)
 
 
 def _method(label: str, plan: Rehearsal, seconds: Mapping[str, float], steps: int) -> dict[str, Any]:
@@ -131,7 +142,7 @@ def _method(label: str, plan: Rehearsal, seconds: Mapping[str, float], steps: in
         "method": label,
         "extra_runs": len(plan.extra),
         "extra_steps": sum(job.run.task.steps for job in plan.extra) / steps,
-        "seconds": sum(seconds[key] for key in plan.jobs) if seconds else None,
+        "seconds": sum(seconds[key] for key in plan.counted(label)) if seconds else None,
         "stages": stages,
     }
 
@@ -141,8 +152,9 @@ def _wall(
 ) -> float:
     """From beginning to end: the work shared by all workers, but no less than the longest chain of stages."""
     work = sum(seconds[key] for key in jobs if key not in there) / workers
+    timed = {job.key: seconds[key] for key, job in jobs.items()}
     chains = [
-        sum(max((seconds[job.key] for job in stage if job.key not in there), default=0.0) for stage in plan.stages)
+        sum(max((timed[job.key] for job in stage if job.key not in there), default=0.0) for stage in plan.stages)
         for plan in plans.values()
     ]
     return max([work, *chains])
@@ -166,7 +178,9 @@ def render(found: Mapping[str, Any]) -> str:
                 ]
             )
     timed = found["seconds"] is not None
-    header = ["method", "stage", "runs × steps", "model", "extra runs", "extra steps", "alone" if timed else ""]
+    header = ["method", "stage", "runs × steps", "model", "extra runs", "extra steps", "alone"]
+    if not timed:
+        header, rows = header[:-1], [row[:-1] for row in rows]
     seeds = "" if found["seeds"] == 1 else f", {found['seeds']} seeds"
     towards = "" if found["targets"] == found["groups"] else f" → {', '.join(found['targets'])}"
     lines = [
@@ -180,5 +194,7 @@ def render(found: Mapping[str, Any]) -> str:
     if timed:
         workers = f"{found['workers']} worker{'s' * (found['workers'] != 1)}"
         lines.append(f"with {workers} about {clock(found['seconds'])}, by a short measurement on this machine")
+    if timed and found["judging"] > 0.2:
+        lines.append(f"{found['judging']:.0%} of that is to judge every run on all validation and test data")
     lines += [f"{name} cannot run here: {why}" for name, why in found["refused"].items()]
     return "\n".join(lines)

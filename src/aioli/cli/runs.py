@@ -91,7 +91,7 @@ def render(entries: list[Entry], store: RunStore) -> str:
         return f"no such runs in {store.path}"
     rows = [_row(entry) for entry in sorted(entries, key=_order)]
     counts = {state: sum(e.state == state for e in entries) for state in dict.fromkeys(e.state for e in entries)}
-    lines = [table(["key", "kind", "steps", "seed", "model", "state", "val loss", ""], rows, 2)]
+    lines = [table(["key", "kind", "steps", "seed", "model", "state", "val loss", "note"], rows, 2)]
     lines.append("\n" + ", ".join(f"{count} {state}" for state, count in counts.items()))
     return "\n".join(lines)
 
@@ -112,7 +112,7 @@ def _row(entry: Entry) -> list[str]:
     elif entry.status is not None:
         rest = f"step {entry.status.get('step')}"
     elif entry.error is not None:
-        rest = str(entry.error.get("error"))[:60]
+        rest = str(entry.error.get("error"))[:200]
     cells = [entry.key[:10], kind, f"{about.get('steps', '?')}", f"{about.get('seed', '?')}", str(about.get("model"))]
     return [*cells, entry.state, loss, rest]
 

@@ -26,6 +26,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -
     return "\n".join([line(cells[0]), "  ".join("─" * w for w in widths), *(line(row) for row in cells[1:])])
 
 
+def say(text: str) -> None:
+    """Print lines in which words from data may occur."""
+    print("\n".join(plain(line) for line in text.splitlines()))
+
+
 def plain(text: str) -> str:
     """Text from data, without what would steer a terminal."""
     return "".join(c if c.isprintable() else "�" for c in text)

@@ -179,7 +179,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of the store at `path`, checked."""
     file = path / MANIFEST
     if not file.is_file():
-        raise ValueError(f"{path} is not a token store: it has no {MANIFEST}; make one with `aioli prepare`")
+        lacks = f"it has no {MANIFEST}" if path.is_dir() else f"there is no directory {path.resolve()}"
+        raise ValueError(f"{path} is not a token store: {lacks}; make one with `aioli prepare`")
     try:
         manifest = json.loads(file.read_text(encoding="utf-8"))
         ok = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
@@ -33,7 +34,9 @@ def as_yaml(shares: Mapping[str, float]) -> str:
 
 def as_megatron(shares: Mapping[str, float]) -> str:
     """Megatron-LM's blend: weights and prefixes of preprocessed data by turns."""
-    parts = [f"{share:.{DIGITS}f} {_shell(name)}_text_document" for name, share in shares.items() if share > 0]
+    parts = [
+        f"{share:.{DIGITS}f} {shlex.quote(name + '_text_document')}" for name, share in shares.items() if share > 0
+    ]
     return f"--data-path {' '.join(parts)}"
 
 
@@ -57,10 +60,6 @@ def as_hf(shares: Mapping[str, float]) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-
-
-def _shell(text: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_./" else "_" for c in text)
 
 
 BLOCKS: dict[str, Callable[[Mapping[str, float]], str]] = {

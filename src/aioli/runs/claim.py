@@ -15,6 +15,7 @@ import os
 import threading
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -50,10 +51,14 @@ class Claim:
             handle = os.open(_file(folder, number + 1), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
             return None
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            json.dump(about, out)
-            out.flush()
-            os.fsync(out.fileno())
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                json.dump(about, out)
+                out.flush()
+                os.fsync(out.fileno())
+        except OSError:  # the disk is full: an empty claim would keep everybody off
+            _file(folder, number + 1).unlink(missing_ok=True)
+            raise
         claim = cls(folder, number + 1, token)
         if not claim.held:  # made below a claim that was not there a moment ago
             _file(folder, number + 1).unlink(missing_ok=True)
@@ -71,15 +76,17 @@ class Claim:
     ) -> None:
         self._stop.set()
         self._beat.join()
+        with suppress(OSError):  # what cannot be written counts as dead when this process is
+            self._release()
+
+    def _release(self) -> None:
         if self.held:
             write_json(_file(self.folder, self.number), {**_me(), "token": self.token, "released": True})
 
     def _live(self) -> None:
         while not self._stop.wait(BEAT):
-            try:
+            with suppress(OSError):  # a file system may be away for a moment
                 os.utime(_file(self.folder, self.number))
-            except OSError:
-                return
 
     @property
     def held(self) -> bool:
@@ -117,7 +124,9 @@ def _free(file: Path, owner: dict[str, Any] | None) -> bool:
         if owner.get("released") is True:
             return True
         if owner.get("boot") is not None and owner.get("boot") == _boot():
-            return _started(owner.get("process")) != owner.get("started")
+            alive = _alive(owner)
+            if alive is not None:
+                return not alive
     probe = file.with_name(f".clock-{uuid.uuid4().hex}")
     try:
         probe.touch()
@@ -147,6 +156,31 @@ def _boot() -> str | None:
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return None
+
+
+def _alive(owner: dict[str, Any]) -> bool | None:
+    """Whether a process of this machine is the owner still; None where one may not know."""
+    process = owner.get("process")
+    if not isinstance(process, int) or process < 1:
+        return None
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it belongs to somebody else
+        pass
+    began = _started(process)
+    if began is None and not _gone(process):
+        return None  # processes of others may be hidden
+    return began is not None and began == owner.get("started")
+
+
+def _gone(process: int) -> bool:
+    """Whether a process that can still be asked for has ended and only waits for its parent to notice."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return False
 
 
 def _started(process: Any) -> str | None:

@@ -158,6 +158,7 @@ def _score(label: str, found: Mapping[int, Row | str], base: Mapping[int, Row]) 
     pairs = [(row, base[row.seed]) for row in rows if row.seed in base]
     perplexity = np.array([row.perplexity - other.perplexity for row, other in pairs])
     loss = np.array([row.loss - other.loss for row, other in pairs])
+    shown = [row for row, _ in pairs] or rows  # so that means and differences are of the same seeds
     many = len(pairs) > 1 and label != BASE
     seconds = {name: sum(row.seconds.get(name, 0.0) for row in rows) for name in ("train", "probe")}
     return Score(
@@ -165,10 +166,10 @@ def _score(label: str, found: Mapping[int, Row | str], base: Mapping[int, Row]) 
         rows=rows,
         failed=failed,
         pairs=len(pairs),
-        perplexity=_mean([row.perplexity for row in rows]),
+        perplexity=_mean([row.perplexity for row in shown]),
         difference=_mean(perplexity),
         interval=interval(perplexity) if many else None,
-        loss=_mean([row.loss for row in rows]),
+        loss=_mean([row.loss for row in shown]),
         loss_difference=_mean(loss),
         loss_interval=interval(loss) if many else None,
         wins=int((perplexity < 0).sum()),

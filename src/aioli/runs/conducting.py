@@ -13,9 +13,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from aioli.registry import Carrying, Method, Outcome
+from aioli.registry import Carrying, Method, Outcome, where_from
 from aioli.runs.job import Job, Setup
-from aioli.runs.spec import Problem
+from aioli.runs.spec import Problem, closure
 from aioli.runs.store import RunStore
 from aioli.train.layout import CHECKPOINTS, MODEL
 
@@ -63,7 +63,9 @@ class Carried:
     error: str | None = None
     """Why there is no result."""
     failed: tuple[Job, ...] = ()
-    """Runs that failed; none where the method itself refused."""
+    """Runs that failed."""
+    refused: bool = False
+    """Whether the method was not even begun, because it cannot work here."""
     over: bool = False
 
 
@@ -73,8 +75,6 @@ class Progress:
 
     done: int = 0
     """Jobs that are finished, found or trained."""
-    found: int = 0
-    """Of them, those that were finished before."""
     failed: int = 0
     running: tuple[Job, ...] = ()
     finished: tuple[Job, ...] = ()
@@ -139,7 +139,7 @@ class Conductor:
         try:
             plan.carrying = Carrying(plan.asked.method, plan.asked.problem)
         except Exception as error:  # also mistakes in a method of the user's: the others go on
-            plan.fail(_words(error))
+            plan.fail(where_from(error))
             return
         self._ask(plan)
         self._advance(plan)
@@ -151,7 +151,8 @@ class Conductor:
         plan.jobs = [Job(run, self.proxy) for run in plan.carrying.stage] if final is None else [Job(final, self.final)]
         if final is None:
             known = {job.key for job in plan.carried.extra}
-            plan.carried.extra += [job for job in _distinct(plan.jobs) if job.key not in known]
+            needed = [Job(run, self.proxy) for run in closure(plan.carrying.stage)]
+            plan.carried.extra += [job for job in needed if job.key not in known]
         else:
             plan.carried.final = plan.jobs[0]
             if not plan.asked.final:
@@ -174,12 +175,14 @@ class Conductor:
     def _take_in(self, plan: _Plan) -> None:
         carrying = plan.carrying
         assert carrying is not None
-        results = []
-        for job in plan.jobs:
-            found = self.store.outcome(job)
-            if found is None:
-                raise ValueError(f"the result of run {job.key} has disappeared from {self.store.path}; run again")
-            results.append(found)
+        found = {job.key: self.store.outcome(job) for job in plan.jobs}
+        for job in _distinct(plan.jobs):
+            if found[job.key] is None:  # removed since by somebody else
+                self._over.pop(job.key, None)
+                self._submit(job)
+        results = [each for each in (found[job.key] for job in plan.jobs) if each is not None]
+        if len(results) < len(plan.jobs):
+            return
         if carrying.final is not None:
             plan.carried.result = self.store.result(plan.jobs[0].key)
             plan.carried.outcome = carrying.outcome(results[0])
@@ -188,7 +191,7 @@ class Conductor:
         try:
             carrying.tell(results)
         except Exception as error:
-            plan.fail(_words(error))
+            plan.fail(where_from(error))
             return
         self._ask(plan)
 
@@ -201,7 +204,6 @@ class Conductor:
             return
         if self.store.outcome(job) is not None:
             self._over[key] = job
-            self.progress.found += 1
             return
         self.store.add(job)
         self._wanted[key] = job
@@ -231,12 +233,11 @@ class Conductor:
         self._submit(job)
         if job.key not in self._over:
             return False
-        if not self.store.has(job.key, what):
-            self.store.forget_result(job.key)
-            del self._over[job.key]
-            self._submit(job)
-            return False
-        return True
+        if self.store.has(job.key, what):
+            return True
+        self.store.forget_result(job.key)
+        del self._over[job.key]
+        return False  # asked for again the next time
 
     def _wait(self) -> None:
         """Until something is over, but not for long."""
@@ -264,7 +265,8 @@ class Conductor:
             self._over[job.key] = job
             return
         error = self.store.error(job.key) or {}
-        self._failed[job.key] = f"{error.get('error', 'nobody knows why')} ({self.store.folder(job.key)}/log.txt)"
+        why = error.get("error", "why could not be written; is the disk full?")
+        self._failed[job.key] = f"{why} ({self.store.folder(job.key)}/log.txt)"
 
     def _now(self) -> Progress:
         now = self.progress
@@ -272,10 +274,6 @@ class Conductor:
         now.running = tuple(self._futures.values())
         now.finished = tuple(self._over.values())
         return now
-
-
-def _words(error: Exception) -> str:
-    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
 
 
 def _distinct(jobs: Iterable[Job]) -> list[Job]:

@@ -14,7 +14,7 @@ from aioli.config import to_config
 from aioli.policies import Static
 from aioli.runs.job import Job, Setup
 from aioli.simplex import uniform
-from aioli.train import Run, StoppedError, TrainRecipe
+from aioli.train import Run, TrainRecipe
 
 FACTORS = {"excess_loss": 1.4, "token_excess_loss": 1.4, "grad_inner": 2.8, "grad_norm": 2.8, "val_loss": 1.04}
 """Time of a step with these observations, in units of a plain one, as benchmarks/engine.py measures it."""
@@ -24,6 +24,10 @@ WARM, LEAST, SECONDS = 2, 4, 3.0
 """Steps that are not timed, steps that are timed at least, and how long to go on."""
 STARTED = 1.0
 """Seconds to build a run and to write what came of it."""
+
+
+class _EnoughError(Exception):
+    """Enough steps are timed; nothing is worth saving."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ def measure(setup: Setup, threads: int = 1) -> Pace:
     def after_step(run: Run) -> None:
         clock.append(time.perf_counter())
         if len(clock) > WARM + LEAST and clock[-1] - clock[WARM] > SECONDS:
-            run.stop.set()
+            raise _EnoughError
 
     try:
         with tempfile.TemporaryDirectory(prefix="aioli-plan-") as folder:
@@ -64,7 +68,7 @@ def measure(setup: Setup, threads: int = 1) -> Pace:
             began = time.perf_counter()
             run.start_losses()
             val = time.perf_counter() - began
-            with suppress(StoppedError):
+            with suppress(_EnoughError):
                 run.train()
             sizes = {split: sum(part.tokens for part in parts) for split, parts in run.store.parts.items()}
     finally:

@@ -7,8 +7,8 @@ of a key.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from aioli.config import content_hash, to_config
 from aioli.data.store import TokenStore, sha256_of
 from aioli.policies import Static
+from aioli.registry import loaded
+from aioli.runs.machine import gpus
 from aioli.runs.spec import Problem, Run
 from aioli.train.presets import check_preset
 from aioli.train.problem import groups_and_targets, problem_of
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
 
 RESULTS = 1
 """Raised whenever the same job would give other numbers than before: what was stored is then not found again."""
-SMALL = 1 << 20
-"""Bytes of a model's file up to which its content is part of a key; of larger ones, size and time of change."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,26 @@ class Setup:
     """What of it decides results."""
 
     @classmethod
-    def of(cls, recipe: TrainRecipe, proxy: bool = False) -> Setup:
-        """The setup of final runs, or of extra ones."""
+    def of(cls, recipe: TrainRecipe, proxy: bool = False, gpu: bool | None = None) -> Setup:
+        """The setup of final runs, or of extra ones; `gpu`: whether they are trained on one (None: if there is one)."""
+        if recipe.parent is not None or recipe.method.reference is not None:
+            name = "parent" if recipe.parent is not None else "method.reference"
+            raise ValueError(f"{name} is for aioli train; methods plan their own runs, so leave it out here")
         store = TokenStore(recipe.data.store)
         groups, targets = groups_and_targets(store, recipe)
         problem_of(recipe, store, groups, targets)  # refused, if it must be, before anything is trained
         choice = recipe.proxy if proxy else None
         model = recipe.model if choice is None or choice.model is None else choice.model
         if model.preset is not None:
-            check_preset(model.preset)
+            check_preset(model.preset, "proxy.model" if proxy and recipe.proxy.model is not None else "model.preset")
         elif model.name is not None and Path(model.name).is_dir():  # workers may be elsewhere
             model = model.model_copy(update={"name": str(Path(model.name).resolve())})
         train = recipe.train
         if choice is not None and choice.lr is not None:
             train = train.model_copy(update={"lr": choice.lr})
+        precision: str = train.precision
+        if precision == "auto":
+            precision = "auto on a GPU" if (bool(gpus()) if gpu is None else gpu) else "fp32"
         where = {"store": str(store.path.resolve()), "groups": groups, "targets": targets}
         data = recipe.data.model_copy(update=where)
         plain = {
@@ -64,7 +70,7 @@ class Setup:
                 **data.model_dump(mode="json", exclude={"store", "weights"}),
             },
             "model": _model(model),
-            "train": train.model_dump(mode="json", exclude={"steps", "threads"}),
+            "train": {**train.model_dump(mode="json", exclude={"steps", "threads"}), "precision": precision},
             "val": recipe.val.model_dump(mode="json", exclude={"every"}),
         }
         return cls(recipe.model_copy(update={"data": data, "model": model, "train": train}), plain)
@@ -95,10 +101,23 @@ def _model(choice: ModelChoice) -> dict[str, Any]:
         for file in sorted(folder.rglob("*")):
             if file.is_file():
                 about = file.stat()
-                name = file.relative_to(folder).as_posix()
-                files[name] = sha256_of(file) if about.st_size <= SMALL else [about.st_size, about.st_mtime_ns]
+                files[file.relative_to(folder).as_posix()] = _digest(file, about.st_size, about.st_mtime_ns)
         plain["name"] = content_hash(files)
     return plain
+
+
+@lru_cache(1000)
+def _digest(file: Path, size: int, changed: int) -> str:
+    """SHA-256 of a file, once for as long as it does not change."""
+    return sha256_of(file)
+
+
+def _foreign(rules: Any) -> bool:
+    """Whether rules, or what they are made of, are the user's."""
+    if not is_dataclass(rules):
+        return False
+    mine = type(rules).__module__.partition(".")[0] == "aioli"
+    return not mine or any(_foreign(getattr(rules, f.name)) for f in fields(rules))
 
 
 @dataclass(frozen=True)
@@ -123,7 +142,13 @@ class Job:
         """Everything that decides its result, as plain JSON."""
         reference = None if self.reference is None else self.reference.key
         parent = None if self.parent is None else self.parent.key
-        return {"run": {**self.run.config, "reference": reference, "parent": parent}, "setup": self.setup.content}
+        plain: dict[str, Any] = {
+            "run": {**self.run.config, "reference": reference, "parent": parent},
+            "setup": self.setup.content,
+        }
+        if _foreign(self.run.rules):
+            plain["code"] = sorted(loaded())  # what the user's rules do is in their file
+        return plain
 
     @cached_property
     def key(self) -> str:
@@ -133,7 +158,9 @@ class Job:
     @cached_property
     def start_key(self) -> str:
         """The hash of what decides the losses before the first step, which many jobs share."""
-        parts = {name: self.setup.content[name] for name in ("results", "data", "model")}
+        setup = self.setup.content
+        parts = {name: setup[name] for name in ("results", "data", "model")}
+        parts |= {"precision": setup["train"]["precision"], "batch": setup["val"]["batch"]}
         parent = None if self.parent is None else self.parent.key
         return content_hash({**parts, "seed": self.run.task.seed, "parent": parent})[:32]
 
@@ -168,14 +195,9 @@ class Job:
 
     def _stack(self) -> str | None:
         """What jobs must have in common to be trained in one process with stacked parameters; None: this one cannot."""
-        train = self.setup.recipe.train
-        if (
-            type(self.run.rules) is not Static
-            or self.run.parent is not None
-            or train.accumulate > 1
-            or train.compile
-            or train.precision == "bf16"
-        ):
+        train, precision = self.setup.recipe.train, self.setup.content["train"]["precision"]
+        plain = type(self.run.rules) is Static and self.run.parent is None
+        if not plain or train.accumulate > 1 or train.compile or precision != "fp32":
             return None
         return content_hash([self.setup.content, self.run.task.steps])
 

@@ -15,9 +15,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
+from aioli.runs.machine import cores, gpus
 from aioli.runs.work import died
 
 TRIES = 3
@@ -35,7 +35,7 @@ class LocalExecutor:
         """`load`: Python files of the user's that workers must know, because they define rules. `stack`: how many runs
         with fixed mixtures a worker trains at once, with stacked parameters."""
         self.gpus = gpus()
-        found = (len(self.gpus) or os.cpu_count() or 1) if workers is None else workers
+        found = (len(self.gpus) or cores()) if workers is None else workers
         if min(found, threads, stack) < 1:
             raise ValueError(f"workers={found}, threads={threads} and stack={stack} must be at least 1")
         self.workers, self.threads, self.stack = found, threads, stack
@@ -87,15 +87,6 @@ class LocalExecutor:
             slot.stop()
         for slot in self._slots:
             slot.thread.join()
-
-
-def gpus() -> list[str]:
-    """The GPUs that may be used here, without loading torch."""
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if allowed is not None:
-        return [name.strip() for name in allowed.split(",") if name.strip() not in ("", "-1")]
-    found = (path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*"))
-    return sorted((number for number in found if number.isdigit()), key=int)
 
 
 class _Slot:

@@ -103,6 +103,6 @@ def _cost(carried: Carried, store: RunStore) -> dict[str, Any]:
     return {
         "extra_runs": len(carried.extra),
         "extra_steps": sum(job.run.task.steps for job in carried.extra),
-        "seconds": sum(total.values()),
-        "probing": total["probe"] / sum(total.values()) if sum(total.values()) else 0.0,
+        **total,
+        "probing": total["probe"] / total["train"] if total["train"] else 0.0,
     }

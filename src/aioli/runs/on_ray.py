@@ -6,6 +6,7 @@ The run store must lie where all nodes see it. Needs the extra `ray`.
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -28,8 +29,11 @@ class RayExecutor:
         gpus: float = 0,
         load: Sequence[str] = (),
         workers: int | None = None,
+        threads: int = 1,
     ) -> None:
         """`cpus` and `gpus` are what each run needs; `workers` is how many CPUs a cluster that is started here has."""
+        if min(cpus, gpus) < 0 or cpus + gpus <= 0:
+            raise ValueError(f"cpus={cpus:g} and gpus={gpus:g}: each run needs some of at least one of them")
         try:
             ray: Any = import_module("ray")
         except ImportError:
@@ -38,6 +42,8 @@ class RayExecutor:
         self.load = [os.path.abspath(file) for file in load]
         self.started = not ray.is_initialized()
         if self.started:
+            if address is not None and address not in ("auto", "local"):
+                _reachable(address)
             alone = {"num_cpus": workers, "include_dashboard": False} if address is None else {}
             try:
                 ray.init(address=address or "local", log_to_driver=False, logging_level="error", **alone)
@@ -45,13 +51,15 @@ class RayExecutor:
                 raise ValueError(f"cannot reach Ray at {address}: {str(error).splitlines()[0]}") from None
         total = ray.cluster_resources()
         for name, wanted in (("CPU", cpus), ("GPU", gpus)):
-            if wanted > total.get(name, 0):
+            if address is None and wanted > total.get(name, 0):  # a cluster may still grow
                 raise ValueError(
                     f"each run is to have {wanted:g} {name}, but Ray has {total.get(name, 0):g} in all: it would wait "
                     "for ever"
                 )
-        self.workers = max(1, int(total.get("CPU", 1) // cpus) if cpus else int(total.get("GPU", 1) // gpus))
-        self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=TRIES)(carry_out)
+        each = [total.get(name, 0) // wanted for name, wanted in (("CPU", cpus), ("GPU", gpus)) if wanted]
+        self.workers = max(1, int(min(each)))
+        env = {"env_vars": {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}}
+        self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=TRIES, runtime_env=env)(carry_out)
         self._running: dict[Future[str], Any] = {}
 
     def submit(self, order: Mapping[str, Any]) -> Future[str]:
@@ -80,6 +88,16 @@ class RayExecutor:
                 self.ray.cancel(task, force=False)
         if self.started:
             self.ray.shutdown()
+
+
+def _reachable(address: str) -> None:
+    """Refuse, in seconds, an address that Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=10):
+            pass
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot reach Ray at {address} ({error}); give HOST:PORT of its head node, or auto") from None
 
 
 def carry_out(order: dict[str, Any], load: list[str]) -> str:

@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aioli.registry import Carrying, Method
+from aioli.registry import Carrying, Method, where_from
 from aioli.runs.job import Job, Setup, kind
-from aioli.runs.spec import Problem, Result, Run
+from aioli.runs.spec import Problem, Result, Run, closure
 from aioli.simplex import uniform
 
 if TYPE_CHECKING:
     from aioli.runs.conducting import Asked
+
+
+STAGES = 100
+
+
+class LateError(Exception):
+    """A method could not be rehearsed to its end, which says nothing about real losses."""
 
 
 @dataclass(frozen=True)
@@ -28,21 +35,42 @@ class Rehearsal:
 
     @property
     def extra(self) -> list[Job]:
-        """Extra runs, each once."""
-        return list({job.key: job for stage in self.stages[:-1] for job in stage}.values())
+        """Extra runs, each once, with what they stand on."""
+        found: dict[str, Job] = {}
+        for stage in self.stages[:-1]:
+            for job in stage:
+                found |= {each.key: each for run in closure([job.run]) for each in [Job(run, job.setup)]}
+        return list(found.values())
 
     @property
     def jobs(self) -> dict[str, Job]:
         """All runs, each once."""
-        return {job.key: job for stage in self.stages for job in stage}
+        return {job.key: job for job in (*self.extra, *self.stages[-1])}
+
+    def counted(self, label: str, final: bool = True) -> dict[str, Job]:
+        """All runs, to be counted with those of others; on made-up losses two methods may end up with one mixture,
+        on real ones they do not."""
+        found, last = {job.key: job for job in self.extra}, self.stages[-1][0]
+        swept = {job.key for stage in self.stages[:-1] for job in stage if len(stage) > 1}  # one of which may be kept
+        if final and last.key not in swept:
+            found[f"{label} {last.key}" if found else last.key] = last
+        return found
 
 
 def rehearse(method: Method, problem: Problem, final: Setup, proxy: Setup) -> Rehearsal:
     """Carry out a plan on made-up losses."""
-    carrying, stages = Carrying(method, problem), []
+    carrying = Carrying(method, problem)
+    stages: list[tuple[Job, ...]] = []
     while carrying.final is None:
+        if len(stages) == STAGES:
+            raise LateError(f"{method.name} plans more than {STAGES} stages on made-up losses")
         stages.append(tuple(Job(run, proxy) for run in carrying.stage))
-        carrying.tell([_made_up(run, problem) for run in carrying.stage])
+        try:
+            carrying.tell([_made_up(run, problem) for run in carrying.stage])
+        except Exception as error:
+            if method.own and isinstance(error, ValueError):
+                raise
+            raise LateError(f"{method.name} does not work on made-up losses: {error}") from error
     return Rehearsal((*stages, (Job(carrying.final, final),)))
 
 
@@ -69,6 +97,8 @@ class Expected:
     steps: int
     refused: dict[str, str]
     """Methods that cannot work here, and why."""
+    shortest: int = 0
+    """Steps of the shortest extra run; 0 if there are none."""
 
 
 def expected(asked: Sequence[Asked], final: Setup, proxy: Setup) -> Expected:
@@ -78,16 +108,17 @@ def expected(asked: Sequence[Asked], final: Setup, proxy: Setup) -> Expected:
         first.setdefault(each.label, each)
     jobs: dict[str, Job] = {}
     refused = {}
+    lengths: set[int] = set()
     for each in first.values():
         try:
             plan = rehearse(each.method, each.problem, final, proxy)
-        except ValueError as error:
-            refused[each.label] = str(error)
+            jobs |= plan.counted(each.label, each.final)
+            lengths |= {job.run.task.steps for job in plan.extra}
+        except LateError:
             continue
-        extra = {job.key: job for job in plan.extra}
-        jobs |= extra
-        last = plan.stages[-1][0]
-        if each.final and last.key not in extra:  # with real losses, final mixtures of two methods are not the same
-            jobs[f"{each.label} {last.key}" if extra else last.key] = last
+        except Exception as error:  # a mistake in a method of the user's must not stop the others
+            refused[each.label] = where_from(error)
     seeds = len({each.problem.seed for each in asked})
-    return Expected(seeds * len(jobs), seeds * sum(job.run.task.steps for job in jobs.values()), refused)
+    return Expected(
+        seeds * len(jobs), seeds * sum(job.run.task.steps for job in jobs.values()), refused, min(lengths, default=0)
+    )

@@ -147,6 +147,11 @@ class Problem:
         n = None if self.targets is None else self.n
         return Task(self.m, steps, n, self.seed if seed is None else seed, self.target_weights, self.groups)
 
+    @property
+    def allowed_steps(self) -> float:
+        """Steps of all extra runs that the budget allows."""
+        return self.steps * (BUDGETS[self.budget] if isinstance(self.budget, str) else float(self.budget))
+
     def extra_steps(self, runs: int) -> int:
         """How long each of so many extra runs may be: never longer than the final run (E27)."""
         allowed = BUDGETS[self.budget] if isinstance(self.budget, str) else float(self.budget)
@@ -202,6 +207,21 @@ class Problem:
         points = 9 if runs == 10 else runs
         grid = [np.array([i / (points + 1), 1.0 - i / (points + 1)]) for i in range(1, points + 1)]
         return [(p, self.seed) for p in grid] + [(uniform(2), self.seed + 1)] * (runs - points)
+
+
+def closure(runs: Iterable[Run]) -> list[Run]:
+    """Runs with all that they stand on, each once, what is stood on first."""
+    found: dict[str, Run] = {}
+
+    def add(run: Run) -> None:
+        for other in (run.reference, run.parent):
+            if other is not None:
+                add(other)
+        found.setdefault(run.key, run)
+
+    for run in runs:
+        add(run)
+    return list(found.values())
 
 
 def by_name(

@@ -8,7 +8,6 @@ it says so in a claim. Many processes, users and machines may share a store.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import uuid
@@ -52,6 +51,8 @@ class RunStore:
         """Open a store; `make` it if there is nothing yet."""
         self.path = Path(path)
         mark = self.path / MARK
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"--store {self.path} is a file; give a directory for runs")
         if mark.is_file():
             found = read_json(mark)
             if not isinstance(found, dict) or found.get("schema") != 1:
@@ -93,31 +94,25 @@ class RunStore:
             write_json(folder / JOB, {"schema": 1, "key": job.key, "about": job.about(), "content": job.content})
 
     def result(self, key: str) -> dict[str, Any] | None:
-        """What came of a run; None while it is not finished."""
-        found = read_json(self.run_folder(key) / RESULT)
-        return found if isinstance(found, dict) else None
+        """What came of a run; None while it is not finished, or if the file is damaged."""
+        return sound_result(self.folder(key))
 
     def has(self, key: str, what: str) -> bool:
-        """Whether a run still has its `model` or `checkpoints`."""
-        return (self.run_folder(key) / what).is_dir()
+        """Whether a run still has its `model` or `checkpoints`, whole."""
+        folder = self.run_folder(key) / what
+        return any(folder.glob("*.safetensors" if what == MODEL else "step-*/state.json"))
 
     def outcome(self, job: Job) -> Result | None:
         """What a finished run tells the method that planned it."""
-        result, start = self.result(job.key), read_json(self.folder(job.key) / START)
-        if result is None or not isinstance(start, dict):
+        result, start = self.result(job.key), sound_start(self.folder(job.key))
+        if result is None or start is None:
             return None
         data = job.setup.recipe.data
-        try:
-            return Result(
-                np.array([result["val"]["loss"][name] for name in data.targets]),
-                np.array([start[name] for name in data.targets]),
-                np.array([result["mean_proportions"][name] for name in data.groups]),
-            )
-        except (KeyError, TypeError, ValueError):
-            raise ValueError(
-                f"the result of run {job.key} is damaged; remove it with aioli runs remove {job.key[:12]} --store "
-                f"{self.path}, and it is trained again"
-            ) from None
+        return Result(
+            np.array([result["val"]["loss"][name] for name in data.targets]),
+            np.array([start[name] for name in data.targets]),
+            np.array([result["mean_proportions"][name] for name in data.groups]),
+        )
 
     def error(self, key: str) -> dict[str, Any] | None:
         """Why a run failed."""
@@ -178,12 +173,19 @@ class RunStore:
             for name in (MODEL, CHECKPOINTS):
                 place = self.run_folder(key) / name
                 free += size(place)
-                shutil.rmtree(place, ignore_errors=True)
+                if place.is_dir():
+                    gone = place.with_name(f".{name}.gone")
+                    shutil.rmtree(gone, ignore_errors=True)
+                    os.replace(place, gone)  # at once: nobody takes half of it for the whole
+                    shutil.rmtree(gone, ignore_errors=True)
         return free
 
     def forget_result(self, key: str) -> None:
-        """Have a run trained again, because its model is needed and gone."""
-        (self.run_folder(key) / RESULT).unlink(missing_ok=True)
+        """Have a run trained again, because its model is needed and gone; not while somebody works on it."""
+        claim = Claim.make(self.folder(key))
+        if claim is not None:
+            with claim:
+                (self.run_folder(key) / RESULT).unlink(missing_ok=True)
 
     def log(self, key: str, lines: int = 20) -> str:
         """The end of what a run printed."""
@@ -194,6 +196,24 @@ class RunStore:
         return "\n".join(text.splitlines()[-lines:])
 
 
+def sound_result(folder: Path) -> dict[str, Any] | None:
+    """The result of a run; None if it is not there, or not whole."""
+    found = read_json(folder / RUN / RESULT)
+    try:
+        numbers = [*found["val"]["loss"].values(), *found["mean_proportions"].values(), found["val"]["mean_loss"]]
+        return dict(found) if numbers and np.isfinite(np.array(numbers, dtype=np.float64)).all() else None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def sound_start(folder: Path) -> dict[str, float] | None:
+    """The losses of a run before its first step; None if they are not there, or not whole."""
+    found = read_json(folder / START)
+    if not isinstance(found, dict) or not all(isinstance(value, float) for value in found.values()):
+        return None
+    return found
+
+
 def words(owner: dict[str, Any] | None) -> str:
     """Who works on a run."""
     return "somebody" if not owner else f"process {owner.get('process')} on {owner.get('host')}"
@@ -202,9 +222,3 @@ def words(owner: dict[str, Any] | None) -> str:
 def size(path: Path) -> int:
     """Bytes of all files in a directory."""
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if path.is_dir() else 0
-
-
-def to_json(entry: Entry) -> dict[str, Any]:
-    """A run for machines."""
-    plain: dict[str, Any] = json.loads(json.dumps(vars(entry)))
-    return plain

@@ -34,14 +34,16 @@ def work_together(orders: Sequence[Mapping[str, Any]], stop: threading.Event) ->
                     claims[k] = held.enter_context(claim)
         if len(claims) > 1:
             chosen = [orders[k] for k in claims]
-            endings |= dict(zip(claims, _train(chosen, list(claims.values()), stop), strict=True))
+            found = _train(chosen, list(claims.values()), stop)
+            endings |= {k: ending for k, ending in zip(claims, found, strict=True) if ending is not None}
     for k, order in enumerate(orders):
         if k not in endings:
             endings[k] = work(order, stop)
     return [endings[k] for k in range(len(orders))]
 
 
-def _train(orders: Sequence[Mapping[str, Any]], claims: Sequence[Claim], stop: threading.Event) -> list[Ending]:
+def _train(orders: Sequence[Mapping[str, Any]], claims: Sequence[Claim], stop: threading.Event) -> list[Ending | None]:
+    """Endings; None for runs that are to be tried on their own, because together they cannot be trained."""
     from aioli.train import DivergedError, Run, StoppedError
     from aioli.train.stacked import train_together
 
@@ -65,12 +67,11 @@ def _train(orders: Sequence[Mapping[str, Any]], claims: Sequence[Claim], stop: t
         except StoppedError as stopped:
             print(f"aioli: {stopped}")
             return ["stopped"] * len(orders)
-        except Exception as error:
+        except Exception:  # one of them spoils it for all: each on its own, which also tells which one
             traceback.print_exc()
-            for folder in folders:
-                failed(folder, error)
-            return ["failed"] * len(orders)
-        endings: list[Ending] = []
+            print("aioli: not together, then; one after the other", file=sys.stderr)
+            return [None] * len(orders)
+        endings: list[Ending | None] = []
         for order, folder, each in zip(orders, folders, found, strict=True):
             if isinstance(each, DivergedError):
                 print(f"aioli: {folder.name}: {each}", file=sys.stderr)

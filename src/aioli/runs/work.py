@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from aioli import __version__
-from aioli.files import read_json, write_json
+from aioli.files import LockedError, read_json, write_json
 from aioli.runs.claim import BEAT, Claim, LostError
-from aioli.runs.store import ERROR, LOG, RUN, START
+from aioli.runs.store import ERROR, LOG, RUN, START, sound_result, sound_start
 from aioli.train.layout import CHECKPOINTS, RESULT
 
 if TYPE_CHECKING:
@@ -34,19 +34,28 @@ def work(order: Mapping[str, Any], stop: threading.Event) -> Ending:
     folder = Path(order["folder"])
     if finished(folder):
         return "done"
-    claim = Claim.make(folder)
-    if claim is None:
-        return "busy"
-    with claim, logged(folder / LOG):
-        try:
-            return _train(order, folder, claim, stop)
-        except LostError as lost:
-            print(f"aioli: {lost}", file=sys.stderr)
+    try:
+        claim = Claim.make(folder)
+        if claim is None:
             return "busy"
-        except Exception as error:
-            traceback.print_exc()
+        with claim, logged(folder / LOG):
+            return _guarded(order, folder, claim, stop)
+    except OSError as error:  # nothing can be written
+        failed(folder, error)
+        return "failed"
+
+
+def _guarded(order: Mapping[str, Any], folder: Path, claim: Claim, stop: threading.Event) -> Ending:
+    try:
+        return _train(order, folder, claim, stop)
+    except (LostError, LockedError) as lost:
+        print(f"aioli: {lost}", file=sys.stderr)
+        return "busy"
+    except Exception as error:
+        traceback.print_exc()
+        if claim.held:
             failed(folder, error)
-            return "failed"
+        return "failed"
 
 
 def _train(order: Mapping[str, Any], folder: Path, claim: Claim, stop: threading.Event) -> Ending:
@@ -63,6 +72,7 @@ def _train(order: Mapping[str, Any], folder: Path, claim: Claim, stop: threading
             claim.check()
 
     run = begin(order, after_step, stop)
+    run.check = claim.check
     try:
         run.train()
     except StoppedError as stopped:
@@ -76,8 +86,11 @@ def begin(order: Mapping[str, Any], after_step: Callable[[Run], None], stop: thr
     """The run of an order, ready to train, with the losses at its start on record."""
     from aioli.train import Run, TrainRecipe
 
-    print(f"aioli {__version__}, Python {platform.python_version()}, process {os.getpid()} on {os.uname().nodename}")
     folder = Path(order["folder"])
+    (folder / ERROR).unlink(missing_ok=True)  # it is tried again
+    if sound_result(folder) is None:
+        (folder / RUN / RESULT).unlink(missing_ok=True)  # damaged
+    print(f"aioli {__version__}, Python {platform.python_version()}, process {os.getpid()} on {os.uname().nodename}")
     run = Run(TrainRecipe.model_validate(order["recipe"]), folder / RUN, after_step, stop, known=True)
     _start_losses(run, Path(order["start"]), folder)
     return run
@@ -105,12 +118,12 @@ def failed(folder: Path, error: BaseException) -> None:
 
 def finished(folder: Path) -> bool:
     """Whether there is nothing left to do."""
-    return (folder / RUN / RESULT).is_file() and (folder / START).is_file()
+    return sound_result(folder) is not None and sound_start(folder) is not None
 
 
 def _start_losses(run: Any, shared: Path, folder: Path) -> None:
     """Losses before the first step, which runs from one beginning share."""
-    if (folder / START).is_file():
+    if sound_start(folder) is not None:
         return
     found = read_json(shared)
     if not isinstance(found, dict):
@@ -123,7 +136,7 @@ def _start_losses(run: Any, shared: Path, folder: Path) -> None:
 def died(order: Mapping[str, Any], how: str) -> None:
     """Write down that the process of a job has died again and again."""
     folder = Path(order["folder"])
-    if not (folder / RUN / RESULT).is_file():
+    if not finished(folder):
         error = ChildProcessError(f"its process {how}, more than once; if memory is short, use fewer workers")
         failed(folder, error)
 

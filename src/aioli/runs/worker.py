@@ -22,10 +22,14 @@ def main() -> None:
     orders: queue.SimpleQueue[list[dict[str, Any]] | None] = queue.SimpleQueue()
 
     def read() -> None:
-        for line in sys.stdin:
-            orders.put(json.loads(line))
-        stop.set()
-        orders.put(None)
+        try:
+            for line in sys.stdin:
+                orders.put(json.loads(line))
+        except ValueError:  # cut short: who gave the orders has died
+            pass
+        finally:
+            stop.set()
+            orders.put(None)
 
     threading.Thread(target=read, daemon=True).start()
     from aioli.registry import load
@@ -35,8 +39,11 @@ def main() -> None:
     load(json.loads(sys.argv[1]))
     while (some := orders.get()) is not None and not stop.is_set():
         endings = work_together(some, stop) if len(some) > 1 else [work(some[0], stop)]
-        channel.write(json.dumps(endings) + "\n")
-        channel.flush()
+        try:
+            channel.write(json.dumps(endings) + "\n")
+            channel.flush()
+        except BrokenPipeError:  # nobody waits for it any more
+            os._exit(0)
 
 
 if __name__ == "__main__":

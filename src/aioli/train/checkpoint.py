@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from aioli.config import content_hash
 from aioli.data.store import sha256_of
-from aioli.files import read_json, sync_directory, write_json
+from aioli.files import read_json, readable, sync_directory, write_json
 from aioli.train.engine import Engine
 from aioli.train.layout import CHECKPOINTS
 
@@ -53,6 +53,7 @@ def save(run: Path, engine: Engine, state: Mapping[str, Any], keep: int) -> None
     building.mkdir()
     for file, content in zip(FILES, (_distinct(model), tensors), strict=True):
         save_file({key: value.contiguous() for key, value in content.items()}, building / file)
+        readable(building / file)
         with (building / file).open("rb+") as written:
             os.fsync(written.fileno())
     sums = {file: sha256_of(building / file) for file in FILES}

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GPTNeoXConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from aioli.files import new_directory, sync_directory, sync_tree
+from aioli.files import new_directory, readable, sync_directory, sync_tree
 from aioli.train.presets import PRESETS, check_preset
 
 PYTHIA_VOCABULARY = 50304
@@ -84,6 +84,7 @@ def save_model(model: Any, weights: Mapping[str, torch.Tensor], folder: Path) ->
     building = new_directory(folder)
     with _without_bars():
         model.save_pretrained(building, state_dict=weights)
+    readable(building)
     sync_tree(building)
     if folder.exists():
         shutil.rmtree(folder)

@@ -19,8 +19,8 @@ PRESETS: dict[str, tuple[int, int, int, int]] = {
 """Layers, width, heads, and width of the feed-forward layers; Pythia's as published (Biderman et al., 2023)."""
 
 
-def check_preset(name: str) -> None:
+def check_preset(name: str, field: str = "model.preset") -> None:
     """Refuse a size that is not known."""
     if name not in PRESETS:
         hint = f"; for the model in that directory, model.name={name}" if Path(name).is_dir() else ""
-        raise ValueError(f"model.preset={name!r} is not one of {', '.join(PRESETS)}{hint}")
+        raise ValueError(f"{field}={name!r} is not one of {', '.join(PRESETS)}{hint}")

@@ -29,6 +29,9 @@ def groups_and_targets(store: TokenStore, recipe: TrainRecipe) -> tuple[list[str
 def problem_of(recipe: TrainRecipe, store: TokenStore, groups: list[str], targets: list[str]) -> Problem:
     """What a method is asked."""
     sizes = dict(zip(store.groups, store.sequences("train").tolist(), strict=True))
+    for name, weight in recipe.data.weights.items():
+        if not 0 <= weight < float("inf"):
+            raise ValueError(f"data.weights.{name}={weight} must be a number that is not negative")
     return Problem(
         groups=tuple(groups),
         steps=recipe.train.steps,

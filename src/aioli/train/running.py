@@ -21,7 +21,7 @@ from accelerate.utils import broadcast_object_list
 
 from aioli import __version__
 from aioli.data.store import TokenStore
-from aioli.files import explained, locked, read_json, write_json, write_text
+from aioli.files import LockedError, explained, locked, read_json, write_json, write_text
 from aioli.protocol import Segment, check_supported
 from aioli.recipe import build, read
 from aioli.train import checkpoint, journal, records
@@ -95,6 +95,8 @@ class Run:
         """What is looked at for the journal."""
         self.status = records.Status(self.path)
         self.saved, self.used = self.first, False
+        self.check: Callable[[], None] = lambda: None
+        """Called before anything is saved: raises if this process may not write here any more."""
         self.together = 1
         """How many runs are trained at once with stacked parameters, this one among them."""
         self.every = recipe.train.steps if recipe.val.every == 0 else every_steps(recipe)
@@ -148,6 +150,10 @@ class Run:
                         held.enter_context(locked(self.path, str(self.path)))
                         self._same_recipe()
                         self._start_trackers()
+                except LockedError:
+                    if self.engine.world == 1:
+                        raise
+                    problem = [f"{self.path} is being written by another process"]
                 except ValueError as error:
                     problem = [str(error)]
             if self.engine.world > 1:
@@ -240,6 +246,7 @@ class Run:
             raise StoppedError(self.engine.step)
 
     def _save(self) -> None:
+        self.check()
         size = 0 if self.journal is None else self.journal.sync()
         state = {
             "policy": self.policy.state_dict(),
@@ -254,7 +261,8 @@ class Run:
         """What to do when a run has diverged."""
         last = checkpoint.latest(self.path)
         where = "there is no checkpoint yet" if last is None else f"the last good checkpoint is {last}"
-        return f"{where}; lower train.lr (now {self.recipe.train.lr}) or train.clip in a new directory"
+        place = "" if self.known else " in a new directory"
+        return f"{where}; lower train.lr (now {self.recipe.train.lr:g}) or train.clip{place}"
 
     def tell(self) -> None:
         if self.accelerator.is_main_process:
@@ -296,6 +304,7 @@ class Run:
             result["seconds"] = {**seconds, "probe_share": records.probe_share(seconds), "evaluation": took}
             self.write({"kind": "result", **result})
             self.journal.sync()
+            self.check()
             save_model(self.engine.plain, weights, self.path / MODEL)
             write_json(self.path / RESULT, result)
         return result
