@@ -262,7 +262,7 @@ def _started(store, job, seconds=60):
 
 
 def test_a_worker_that_is_killed_is_replaced_and_its_run_goes_on(data, tmp_path):
-    store, job = _order(data, tmp_path, 400)
+    store, job = _order(data, tmp_path, 200)
     alone = work({**job.order(RunStore(tmp_path / "other")), "folder": str(tmp_path / "alone")}, threading.Event())
     assert alone == "done"
     executor = LocalExecutor(1)
