@@ -139,7 +139,7 @@ def test_killed_twenty_times_it_ends_with_the_same_numbers(whole, data, tmp_path
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_it_saves_itself_and_says_how_to_go_on(data, tmp_path, number, code):
-    more = ["--methods", "stratified", "train.steps=100000"]
+    more = ["--workers", "1", "--methods", "stratified", "train.steps=100000"]
     process = subprocess.Popen(
         [*COMMAND, "compare", *words(data, tmp_path / "runs", *more)],
         stdout=subprocess.PIPE,
@@ -159,7 +159,7 @@ def test_interrupted_it_saves_itself_and_says_how_to_go_on(data, tmp_path, numbe
 def test_what_mix_says(data, tmp_path, capsys):
     place = tmp_path / "runs"
     out = tmp_path / "mix.json"
-    assert main(["mix", *words(data, place, "--method", "dml", "-o", str(out), "--quiet")]) == 0
+    assert main(["mix", *words(data, place, "--method", "dml", "-o", str(out), "--quiet", "--workers", "1")]) == 0
     said = capsys.readouterr().out
     assert "predicted, 40 steps" in said
     assert "measured, test" in said
@@ -182,7 +182,7 @@ def test_what_mix_says(data, tmp_path, capsys):
 
 def test_only_the_proportions(data, tmp_path, capsys):
     place = tmp_path / "runs"
-    only = ["--only-proportions", "--quiet"]
+    only = ["--only-proportions", "--quiet", "--workers", "1"]
     assert main(["mix", *words(data, place, "--method", "doge", *only, "--budget", "restricted")]) == 0
     assert "measured" not in capsys.readouterr().out
     assert len(list(place.rglob("result.json"))) == 1
@@ -265,7 +265,7 @@ def test_mistakes_in_methods_of_ones_own(data, tmp_path, capsys):
         "        loss = (yield [problem.static([1, 0, 0], 3, seed=k)])[0].start_loss[0]\n"
         "    return problem.final_static([1, 0, 0])\n"
     )
-    methods = ["--methods", "early", "late", "picky", "endless"]
+    methods = ["--workers", "1", "--methods", "early", "late", "picky", "endless"]
     assert main(["compare", *words(data, tmp_path / "runs"), "--load", str(file), *methods, "--json"]) == 1
     found = {score["method"]: score for score in json.loads(capsys.readouterr().out)["scores"]}
     assert found["early"]["failed"]["0"].startswith("IndexError")
