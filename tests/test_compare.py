@@ -31,7 +31,7 @@ def words(data, place, *more):
     return [f"data={data.path}", *settings, "--store", str(place), *more]
 
 
-COMPARED = ["--methods", "grid-search", "doremi", "aioli:rounds=2,k=1", "--seeds", "2", "--budget", "restricted"]
+COMPARED = ["--methods", "grid-search:runs=4", "doremi", "aioli:rounds=2,k=1", "--seeds", "2", "--budget", "restricted"]
 
 
 def numbers(text):
@@ -64,8 +64,8 @@ def test_what_compare_says(whole):
     found = json.loads(said)
     assert found == json.loads((place / "table.json").read_text())
     scores = {score["method"]: score for score in found["scores"]}
-    assert list(scores) == ["stratified", "grid-search", "doremi", "aioli:rounds=2,k=1"]
-    assert [score["extra_runs"] for score in scores.values()] == [0, 10, 2, 0]
+    assert list(scores) == ["stratified", "grid-search:runs=4", "doremi", "aioli:rounds=2,k=1"]
+    assert [score["extra_runs"] for score in scores.values()] == [0, 4, 2, 0]
     assert [score["extra_steps"] for score in scores.values()] == [0, 0.5, 0.5, 0]
     base = {row["seed"]: row for row in scores["stratified"]["rows"]}
     for name, score in scores.items():
@@ -159,17 +159,19 @@ def test_interrupted_it_saves_itself_and_says_how_to_go_on(data, tmp_path, numbe
 def test_what_mix_says(data, tmp_path, capsys):
     place = tmp_path / "runs"
     out = tmp_path / "mix.json"
-    assert main(["mix", *words(data, place, "--method", "dml", "-o", str(out), "--quiet", "--workers", "1")]) == 0
+    assert (
+        main(["mix", *words(data, place, "--method", "dml:runs=4", "-o", str(out), "--quiet", "--workers", "1")]) == 0
+    )
     said = capsys.readouterr().out
     assert "predicted, 40 steps" in said
     assert "measured, test" in said
-    assert "cost: 10 extra runs, 400 extra steps (10 S);" in said
+    assert "cost: 4 extra runs, 160 extra steps (4 S);" in said
     assert "--data-path" in said
     found = json.loads(out.read_text())
     assert sum(found["proportions"].values()) == pytest.approx(1)
     assert found["path"] is None
     for name in BLOCKS:
-        assert main(["mix", *words(data, place, "--method", "dml", "--block", name, "--quiet")]) == 0
+        assert main(["mix", *words(data, place, "--method", "dml:runs=4", "--block", name, "--quiet")]) == 0
         assert capsys.readouterr().out.strip() == block(name, found["proportions"])
     assert main(["mix", *words(data, place, "--method", "aioli:rounds=2,k=1", "--json")]) == 0
     moved = json.loads(capsys.readouterr().out)
@@ -196,7 +198,7 @@ def test_the_plan_is_what_is_trained(data, tmp_path, capsys, whole):
     found = json.loads(capsys.readouterr().out)
     assert {m["method"]: m["extra_runs"] for m in found["methods"]} == {
         "stratified": 0,
-        "grid-search": 10,
+        "grid-search:runs=4": 4,
         "doremi": 2,
         "aioli:rounds=2,k=1": 0,
     }
