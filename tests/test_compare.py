@@ -132,7 +132,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_numbers(whole, data, tmp
 
 @pytest.mark.slow
 def test_killed_twenty_times_it_ends_with_the_same_numbers(whole, data, tmp_path):
-    said, hit = _interrupted(data, tmp_path, 20, 10.0, 2)
+    said, hit = _interrupted(data, tmp_path, 20, 7.0, 2)
     assert numbers(said) == numbers(whole[1])
     assert hit >= 5
 
