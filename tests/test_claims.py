@@ -125,8 +125,7 @@ def test_signs_of_life_survive_a_file_system_that_is_away_for_a_moment(tmp_path,
 def test_processes_that_are_hidden_are_believed_for_a_while(tmp_path, monkeypatch):
     """As on clusters that show nobody the processes of others."""
     with _hold(tmp_path) as process:
-        monkeypatch.setattr(claims, "_started", lambda number: None)
-        monkeypatch.setattr(claims, "_gone", lambda number: False)
+        monkeypatch.setattr(claims, "_seen", lambda number: None)
         assert owner_of(tmp_path)["process"] == process.pid
         file = next(tmp_path.glob("claim-*"))
         os.utime(file, (1, 1))

@@ -15,6 +15,7 @@ from aioli.cli.parse import parse_budget, train_recipe
 from aioli.cli.show import Bar, need
 from aioli.files import read_json
 from aioli.registry import load
+from aioli.train.layout import STATUS
 
 if TYPE_CHECKING:
     from aioli.runs.conducting import Asked, Carried, Conductor, Executor, Progress
@@ -123,7 +124,7 @@ class Live:
             return
         done, words = sum(job.run.task.steps for job in now.finished), []
         for job in now.running[: 4 * self.conductor.executor.workers]:  # the others are waiting
-            status: Any = read_json(self.conductor.store.run_folder(job.key) / "status.json")
+            status: Any = read_json(self.conductor.store.run_folder(job.key) / STATUS)
             if isinstance(status, dict) and isinstance(status.get("step"), int):
                 done += status["step"]
                 words.append(f"{job.about()['kind']} {status['step']}/{status['steps']}")
@@ -141,7 +142,6 @@ def conduct(options: argparse.Namespace, asked: Sequence[Asked], final: Setup, p
     from aioli.runs.store import RunStore
 
     store = RunStore(options.store)
-    conductor: Conductor | None = None
     before = expected(asked, final, proxy)
     if 0 < before.shortest < SHORT:
         print(
@@ -150,30 +150,30 @@ def conduct(options: argparse.Namespace, asked: Sequence[Asked], final: Setup, p
             file=sys.stderr,
         )
     able = [each for each in asked if each.label not in before.refused]
-    try:
-        with executor_of(options) as executor:
-            conductor = Conductor(store, executor, final, proxy)
-            conductor.report = live = Live(conductor, before, options.quiet or options.json)
-            try:
-                done = {id(each.asked): each for each in conductor.conduct(able)}
-                return [
-                    done.get(id(each)) or Carried(each, error=before.refused[each.label], refused=True, over=True)
-                    for each in asked
-                ]
-            except BaseException as stopped:
-                live.bar.clear()
-                if not isinstance(stopped, Exception):
-                    print("\nstopping; what is being trained is saved first", file=sys.stderr, flush=True)
-                raise
-            finally:
-                live.bar.clear()
-    except BaseException as stopped:
-        if not isinstance(stopped, Exception):  # Ctrl-C or SIGTERM
-            count = 0 if conductor is None else len(conductor.progress.finished)
-            rest = "the others are saved" if options.stack == 1 else "the others are saved (stacks begin again)"
-            finished = f"{count} run{'s are' if count != 1 else ' is'} finished, {rest} in {store.path}"
-            print(f"{finished}; go on with: {shlex.join(['aioli', *sys.argv[1:]])}", file=sys.stderr)
-        raise
+    with executor_of(options) as executor:
+        conductor = Conductor(store, executor, final, proxy)
+        conductor.report = live = Live(conductor, before, options.quiet or options.json)
+        try:
+            done = {id(each.asked): each for each in conductor.conduct(able)}
+        except BaseException as stopped:
+            live.bar.clear()
+            if not isinstance(stopped, Exception):  # Ctrl-C or SIGTERM
+                _stopped(conductor, options.stack)
+            raise
+        live.bar.clear()
+    return [
+        done.get(id(each)) or Carried(each, error=before.refused[each.label], refused=True, over=True) for each in asked
+    ]
+
+
+def _stopped(conductor: Conductor, stack: int) -> None:
+    """Have everything saved, and say how to go on."""
+    print("\nstopping; what is being trained is saved first", file=sys.stderr, flush=True)
+    conductor.executor.close()
+    count = len(conductor.progress.finished)
+    rest = "the others are saved" if stack == 1 else "the others are saved (stacks begin again)"
+    finished = f"{count} run{'s are' if count != 1 else ' is'} finished, {rest} in {conductor.store.path}"
+    print(f"{finished}; go on with: {shlex.join(['aioli', *sys.argv[1:]])}", file=sys.stderr)
 
 
 def check_place(path: str | None, endings: tuple[str, ...]) -> Path | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from aioli.cli.show import table
 from aioli.methods import create, names
-from aioli.registry import explain, settings_of
+from aioli.registry import Carrying, explain, settings_of
 from aioli.runs.spec import Problem, Result
 
 EXAMPLES = """examples:
@@ -38,20 +38,16 @@ def count_extra_runs(name: str, m: int) -> int:
     """How many extra runs a method plans for m groups in the unrestricted setting, counted on made-up results."""
     quick = {"candidates": 100, "top": 1, "trees": 1}  # what is fitted to made-up results need not be good
     method = create(name, **{key: value for key, value in quick.items() if key in settings_of(name)})
-    plan = method.plan(Problem(tuple(f"g{j}" for j in range(m)), 5000, sizes=tuple(range(1, m + 1))))
-    rng, seen = np.random.default_rng(0), set()
+    carrying = Carrying(method, Problem(tuple(f"g{j}" for j in range(m)), 5000, sizes=tuple(range(1, m + 1))))
+    rng = np.random.default_rng(0)
     try:
-        stage = next(plan)
-        while True:
-            seen |= {run.key for run in stage}
-            results = [Result(rng.uniform(2, 3, m), np.full(m, 5.0), np.full(m, 1 / m)) for _ in stage]
-            stage = plan.send(results)
-    except StopIteration:
-        pass
+        while carrying.final is None:
+            drawn = [rng.uniform(2, 3, m) for _ in carrying.stage]
+            carrying.tell([Result(losses, np.full(m, 5.0), np.full(m, 1 / m)) for losses in drawn])
     except ValueError as error:  # an extra that is not installed: the runs planned before it is needed are what counts
         if "pip install" not in str(error):
             raise
-    return len(seen)
+    return len({run.key for run in carrying.extra})
 
 
 def extra_runs(name: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from aioli.cli.jobs import add_executor, add_recipe, check_place, conduct, recipe_of, setups
@@ -16,6 +17,8 @@ from aioli.report.text import clock, spark
 from aioli.report.text import path as way_of
 
 if TYPE_CHECKING:
+    from aioli.runs.conducting import Asked
+    from aioli.runs.job import Setup
     from aioli.runs.mixing import Mixture
 
 EXAMPLES = """examples:
@@ -67,15 +70,7 @@ def run(options: argparse.Namespace) -> int:
     final, proxy = setups(recipe, options)
     asked = Asked(*named[0], final.problem(recipe.seed), not options.only_proportions)
     if options.only_proportions:
-        from aioli.policies import Static
-        from aioli.runs.rehearsal import rehearse
-
-        last = rehearse(asked.method, asked.problem, final, proxy).stages[-1][0]
-        if not isinstance(last.run.rules, Static):
-            raise ValueError(
-                f"{asked.label} moves the mixture while the final run trains, so there are no proportions without it; "
-                "leave --only-proportions out"
-            )
+        _ends_static(asked, final, proxy)
     carried = conduct(options, [asked], final, proxy)[0]
     if carried.error is not None:
         raise ValueError(f"{asked.label}: {carried.error}")
@@ -91,6 +86,20 @@ def run(options: argparse.Namespace) -> int:
     else:
         say(render(found))
     return 0
+
+
+def _ends_static(asked: Asked, final: Setup, proxy: Setup) -> None:
+    """Refuse, before extra runs are trained, a method that has no proportions without its final run."""
+    from aioli.policies import Static
+    from aioli.runs.rehearsal import LateError, rehearse
+
+    with suppress(LateError):  # a method of the user's that can only be known by carrying it out
+        last = rehearse(asked.method, asked.problem, final, proxy).stages[-1][0]
+        if not isinstance(last.run.rules, Static):
+            raise ValueError(
+                f"{asked.label} moves the mixture while the final run trains, so there are no proportions without it; "
+                "leave --only-proportions out"
+            )
 
 
 def render(found: Mixture) -> str:

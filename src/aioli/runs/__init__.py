@@ -3,9 +3,9 @@
 `Problem`, `Run` and `Result` are light; the other names are loaded when they are used and need `aioli-mix[train]`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from aioli.lazy import names_from
 from aioli.runs.spec import BUDGETS, Problem, Result, Run
 
 if TYPE_CHECKING:
@@ -56,8 +56,4 @@ _PLACES = {
     "rehearse": "rehearsal",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+__getattr__ = names_from(__name__, _PLACES)

@@ -139,10 +139,10 @@ def _free(file: Path, owner: dict[str, Any] | None) -> bool:
 
 
 def _me() -> dict[str, Any]:
-    process = os.getpid()
+    seen = _seen(os.getpid())
     return {
-        "process": process,
-        "started": _started(process),
+        "process": os.getpid(),
+        "started": None if seen is None else seen[1],
         "host": os.uname().nodename,
         "boot": _boot(),
         "time": time.time(),
@@ -169,27 +169,17 @@ def _alive(owner: dict[str, Any]) -> bool | None:
         return False
     except OSError:  # it belongs to somebody else
         pass
-    began = _started(process)
-    if began is None and not _gone(process):
+    seen = _seen(process)
+    if seen is None:
         return None  # processes of others may be hidden
-    return began is not None and began == owner.get("started")
+    state, began = seen
+    return state not in "ZX" and began == owner.get("started")  # a number that is used again belongs to another
 
 
-def _gone(process: int) -> bool:
-    """Whether a process that can still be asked for has ended and only waits for its parent to notice."""
+def _seen(process: int) -> tuple[str, str] | None:
+    """The state of a process, and when it began in ticks since boot."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return False
-
-
-def _started(process: Any) -> str | None:
-    """When a process began, in ticks since boot: a number that is used again belongs to another. None: it is gone."""
-    if not isinstance(process, int):
-        return None
-    try:
-        text = Path(f"/proc/{process}/stat").read_text()
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else fields[19]
+    return fields[0], fields[19]

@@ -19,6 +19,7 @@ from aioli.runs.job import Setup
 from aioli.runs.store import RunStore
 from aioli.simplex import as_weights
 from aioli.stats import interval
+from aioli.train.records import probe_share
 
 BASE = "stratified"
 
@@ -132,11 +133,6 @@ def _row(carried: Carried, store: RunStore, split: str, weights: np.ndarray[Any,
     assert result is not None
     assert final is not None
     losses = np.array([result[split]["loss"][target] for target in result["targets"]])
-    seconds: dict[str, float] = {}
-    for key in dict.fromkeys([final.key, *(job.key for job in carried.extra)]):
-        for name, value in (store.result(key) or {}).get("seconds", {}).items():
-            if name != "probe_share":
-                seconds[name] = seconds.get(name, 0.0) + value
     return Row(
         seed=problem.seed,
         key=final.key,
@@ -146,7 +142,7 @@ def _row(carried: Carried, store: RunStore, split: str, weights: np.ndarray[Any,
         proportions=dict(result["realised"]),
         extra_runs=len(carried.extra),
         extra_steps=sum(job.run.task.steps for job in carried.extra) / problem.steps,
-        seconds=seconds,
+        seconds=store.seconds([final.key, *(job.key for job in carried.extra)]),
     )
 
 
@@ -175,7 +171,7 @@ def _score(label: str, found: Mapping[int, Row | str], base: Mapping[int, Row]) 
         wins=int((perplexity < 0).sum()),
         extra_runs=float(np.mean([row.extra_runs for row in rows])),
         extra_steps=float(np.mean([row.extra_steps for row in rows])),
-        probing=seconds["probe"] / seconds["train"] if seconds["train"] else 0.0,
+        probing=probe_share(seconds),
     )
 
 

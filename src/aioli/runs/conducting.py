@@ -34,7 +34,7 @@ class Executor(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop everything."""
+        """Stop everything; a second time there is nothing to stop."""
         ...
 
 

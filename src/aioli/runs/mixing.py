@@ -9,6 +9,7 @@ from aioli.policies import Static
 from aioli.report.trace import Curve, Trace
 from aioli.runs.conducting import Carried
 from aioli.runs.store import RunStore
+from aioli.train.records import probe_share
 
 
 @dataclass(frozen=True)
@@ -92,17 +93,11 @@ def _proxy(carried: Carried) -> str | None:
 
 def _cost(carried: Carried, store: RunStore) -> dict[str, Any]:
     assert carried.final is not None
-    keys = [job.key for job in carried.extra]
-    if carried.result is not None and carried.final.key not in keys:
-        keys.append(carried.final.key)
-    total = {"train": 0.0, "probe": 0.0, "evaluation": 0.0}
-    for key in keys:
-        seconds = (store.result(key) or {}).get("seconds", {})
-        for name in total:
-            total[name] += seconds.get(name, 0.0)
+    keys = [*(job.key for job in carried.extra), *([] if carried.result is None else [carried.final.key])]
+    seconds = store.seconds(keys)
     return {
         "extra_runs": len(carried.extra),
         "extra_steps": sum(job.run.task.steps for job in carried.extra),
-        **total,
-        "probing": total["probe"] / total["train"] if total["train"] else 0.0,
+        **seconds,
+        "probing": probe_share(seconds),
     }

@@ -86,6 +86,7 @@ class RayExecutor:
         for future, task in self._running.items():
             if not future.done():
                 self.ray.cancel(task, force=False)
+        self._running.clear()
         if self.started:
             self.ray.shutdown()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +113,14 @@ class RunStore:
             np.array([start[name] for name in data.targets]),
             np.array([result["mean_proportions"][name] for name in data.groups]),
         )
+
+    def seconds(self, keys: Iterable[str]) -> dict[str, float]:
+        """Time that these runs took, each once: training, looking on the way, judging at the end."""
+        total = dict.fromkeys(("train", "probe", "evaluation"), 0.0)
+        for key in dict.fromkeys(keys):
+            taken = (self.result(key) or {}).get("seconds", {})
+            total = {name: value + taken.get(name, 0.0) for name, value in total.items()}
+        return total
 
     def error(self, key: str) -> dict[str, Any] | None:
         """Why a run failed."""

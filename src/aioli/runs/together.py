@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from aioli.runs.claim import BEAT, Claim
+from aioli.runs.claim import Claim
 from aioli.runs.store import LOG, RUN
 from aioli.runs.work import Ending, begin, completed, failed, finished, logged, work
 from aioli.train.layout import CHECKPOINTS
@@ -44,25 +43,16 @@ def work_together(orders: Sequence[Mapping[str, Any]], stop: threading.Event) ->
 
 def _train(orders: Sequence[Mapping[str, Any]], claims: Sequence[Claim], stop: threading.Event) -> list[Ending | None]:
     """Endings; None for runs that are to be tried on their own, because together they cannot be trained."""
-    from aioli.train import DivergedError, Run, StoppedError
+    from aioli.train import DivergedError, StoppedError
     from aioli.train.stacked import train_together
 
     folders = [Path(order["folder"]) for order in orders]
-    checked = time.monotonic()
-
-    def after_step(run: Run) -> None:
-        nonlocal checked
-        if time.monotonic() - checked > BEAT:
-            checked = time.monotonic()
-            for claim in claims:
-                claim.check()
-
     for folder in folders[1:]:
         with (folder / LOG).open("a", encoding="utf-8") as log:
             log.write(f"aioli: trained together with {len(folders) - 1} others; see {folders[0] / LOG}\n")
     with logged(folders[0] / LOG):
         try:
-            runs = [begin(order, after_step, stop) for order in orders]
+            runs = [begin(order, claim, stop) for order, claim in zip(orders, claims, strict=True)]
             found = train_together(runs)
         except StoppedError as stopped:
             print(f"aioli: {stopped}")

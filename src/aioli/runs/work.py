@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -63,6 +63,19 @@ def _train(order: Mapping[str, Any], folder: Path, claim: Claim, stop: threading
 
     if finished(folder):  # finished between looking and claiming
         return "done"
+    try:
+        begin(order, claim, stop).train()
+    except StoppedError as stopped:
+        print(f"aioli: {stopped}")
+        return "stopped"
+    completed(order)
+    return "done"
+
+
+def begin(order: Mapping[str, Any], claim: Claim, stop: threading.Event) -> Run:
+    """The run of an order, ready to train for as long as the claim is held, with the losses at its start on record."""
+    from aioli.train import Run, TrainRecipe
+
     checked = time.monotonic()
 
     def after_step(run: Run) -> None:
@@ -71,27 +84,13 @@ def _train(order: Mapping[str, Any], folder: Path, claim: Claim, stop: threading
             checked = time.monotonic()
             claim.check()
 
-    run = begin(order, after_step, stop)
-    run.check = claim.check
-    try:
-        run.train()
-    except StoppedError as stopped:
-        print(f"aioli: {stopped}")
-        return "stopped"
-    completed(order)
-    return "done"
-
-
-def begin(order: Mapping[str, Any], after_step: Callable[[Run], None], stop: threading.Event) -> Run:
-    """The run of an order, ready to train, with the losses at its start on record."""
-    from aioli.train import Run, TrainRecipe
-
     folder = Path(order["folder"])
     (folder / ERROR).unlink(missing_ok=True)  # it is tried again
     if sound_result(folder) is None:
         (folder / RUN / RESULT).unlink(missing_ok=True)  # damaged
     print(f"aioli {__version__}, Python {platform.python_version()}, process {os.getpid()} on {os.uname().nodename}")
     run = Run(TrainRecipe.model_validate(order["recipe"]), folder / RUN, after_step, stop, known=True)
+    run.check = claim.check
     _start_losses(run, Path(order["start"]), folder)
     return run
 

@@ -3,8 +3,9 @@
 Names are loaded when they are used: a recipe can be read and refused before torch is.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from aioli.lazy import names_from
 
 if TYPE_CHECKING:
     from aioli.train.engine import DivergedError, Engine, Settings
@@ -24,8 +25,4 @@ _PLACES = {
     "TrainRecipe": "recipe",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+__getattr__ = names_from(__name__, _PLACES)
