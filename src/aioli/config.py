@@ -5,9 +5,11 @@ Only the classes registered here are ever built from data; nothing is imported o
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import hashlib
 import json
+import re
 from typing import Any, TypeVar
 
 import numpy as np
@@ -78,3 +80,25 @@ def content_hash(plain: Any) -> str:
     """SHA-256 of the canonical JSON text."""
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def parse_settings(text: str) -> dict[str, Any]:
+    """`eta=0.5,caps=[0.5,1,1]`: values are JSON where they can be, words otherwise."""
+    settings: dict[str, Any] = {}
+    for part in filter(None, re.split(r",(?![^\[{]*[\]}])", text)):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError(f"setting {part!r} is not KEY=VALUE")
+        try:
+            settings[key] = None if value == "None" else json.loads(value)
+        except json.JSONDecodeError:
+            settings[key] = _literal(value)
+    return settings
+
+
+def _literal(text: str) -> Any:
+    """A value as Python writes it, such as {'runs': 5}; anything else is a word."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
+Places = NDArray[np.intp]
+"""Indices."""
 
 SUM_TOLERANCE = 1e-6
 """How far from 1 a user's proportions may sum before they are refused rather than renormalised."""

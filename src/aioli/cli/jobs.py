@@ -176,13 +176,13 @@ def _stopped(conductor: Conductor, stack: int) -> None:
     print(f"{finished}; go on with: {shlex.join(['aioli', *sys.argv[1:]])}", file=sys.stderr)
 
 
-def check_place(path: str | None, endings: tuple[str, ...]) -> Path | None:
+def check_place(path: str | None, endings: tuple[str, ...], option: str = "-o") -> Path | None:
     """Where a report goes; refused before hours of training if it cannot be written."""
     if path is None:
         return None
     file = Path(path)
     if file.suffix not in endings:
-        raise ValueError(f"-o {path} must end with {', '.join(endings)}")
+        raise ValueError(f"{option} {path} must end with {', '.join(endings)}")
     if not file.parent.is_dir():
-        raise ValueError(f"-o {path}: there is no directory {file.parent}")
+        raise ValueError(f"{option} {path}: there is no directory {file.parent}")
     return file

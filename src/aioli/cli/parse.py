@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from aioli.config import parse_settings
 from aioli.methods import Method, create, names
 
 if TYPE_CHECKING:
@@ -23,30 +21,8 @@ def parse_methods(texts: list[str]) -> list[tuple[str, Method]]:
         for name in [head] if colon else head.split(","):
             for each in names() if name == "all" else [name]:
                 label = each + (colon + tail if tail else "")
-                found[label] = create(each, **_parse_settings(tail))
+                found[label] = create(each, **parse_settings(tail))
     return list(found.items())
-
-
-def _parse_settings(text: str) -> dict[str, Any]:
-    """`eta=0.5,caps=[0.5,1,1]`: values are JSON where they can be, words otherwise."""
-    settings: dict[str, Any] = {}
-    for part in filter(None, re.split(r",(?![^\[{]*[\]}])", text)):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise ValueError(f"setting {part!r} is not KEY=VALUE")
-        try:
-            settings[key] = None if value == "None" else json.loads(value)
-        except json.JSONDecodeError:
-            settings[key] = _literal(value)
-    return settings
-
-
-def _literal(text: str) -> Any:
-    """A value as Python writes it, such as {'runs': 5}; anything else is a word."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return text
 
 
 def parse_budget(text: str) -> str | float:

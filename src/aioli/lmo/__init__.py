@@ -1,14 +1,16 @@
 """The three components of Linear Mixing Optimization: laws × parameters (estimators) × solvers."""
 
 from aioli.lmo.direct import Direct
+from aioli.lmo.dynamic import LinearDynamic, LogLinearDynamic
 from aioli.lmo.estimators import ExcessLoss, GradientInner, SkillGraph
-from aioli.lmo.laws import Law, LinearDynamic, LinearStatic, LogLinearDynamic, LogLinearStatic
+from aioli.lmo.laws import Law, LinearStatic, LogLinearStatic
 from aioli.lmo.pooled import PooledSweep
 from aioli.lmo.similarity import column_sums, scale, similarity, spearman
 from aioli.lmo.slopes import ScalingSlope, TimeAverage
 from aioli.lmo.solvers import EGD, BestOf, BestSimulated, Optimum
 from aioli.lmo.sweep import InterleavedSweep
 from aioli.lmo.task import Estimate, Estimator, Round, Task
+from aioli.lmo.transfer import TransferPowerLaw
 from aioli.lmo.trees import Trees
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "SkillGraph",
     "Task",
     "TimeAverage",
+    "TransferPowerLaw",
     "Trees",
     "column_sums",
     "scale",

@@ -1,8 +1,8 @@
 """Direct: the global optimum of a fitted law over the (capped) simplex, with a certificate (E23).
 
-The objective `sum_i w_i·phi_i(A_i p)` is convex in p. A primal-dual interior-point method comes close, groups that
-sit on a bound are put exactly there, Newton steps finish the rest, and the duality gap at the returned mixture, which
-bounds how much better any other mixture could be, is computed from scratch.
+The objective `sum_i w_i·phi_i(A_i p)`, over all terms of all targets, is convex in p. A primal-dual interior-point
+method comes close, groups that sit on a bound are put exactly there, Newton steps finish the rest, and the duality gap
+at the returned mixture, which bounds how much better any other mixture could be, is computed from scratch.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class _Objective:
 
     law: Law
     weights: Array
+    """Of every term of every target."""
     contrast: Array
     """A without the mean of each row, which no mixture can change: gradients keep their digits."""
 
@@ -33,6 +34,7 @@ class _Objective:
         return cls(law, weights, law.A_ - law.A_.mean(1, keepdims=True))
 
     def losses(self, p: Array) -> Array:
+        """Of every term of every target."""
         return self.law.link(self.law.A_ @ p)[0]
 
     def gradient(self, p: Array) -> Array:
@@ -145,12 +147,14 @@ class Direct:
         """The global optimum of the law's (weighted) mean loss, with its duality gap."""
         if not hasattr(law, "A_"):
             raise ValueError(f"this {type(law).__name__} is not fitted yet; call fit(P, L) first")
-        n, m = law.A_.shape
+        terms = getattr(law, "terms", 1)
+        n, m = len(law.A_) // terms, law.A_.shape[1]
         low, high = box(m, self.floors, self.caps)
-        f = _Objective.of(law, as_weights(self.target_weights, n) / n)
+        f = _Objective.of(law, np.repeat(as_weights(self.target_weights, n) / n, terms))
         best = self._best(f, low, high)
         losses = f.losses(best)
-        return Optimum(best, losses, float(f.weights @ losses), f.gap(best, low, high))
+        value = float(f.weights @ losses)
+        return Optimum(best, losses.reshape(n, -1).sum(1), value, f.gap(best, low, high))
 
     def _best(self, f: _Objective, low: Array, high: Array) -> Array:
         room = high - low

@@ -8,9 +8,12 @@ no multi-start. On the simplex b and a constant shift of A are the same thing; t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 
-from aioli.simplex import Array
+from aioli.simplex import Array, Places
 
 Fit = tuple[Array, Array, Array]
 """alpha (n, m), level c (n,), scale b (n,) of every target."""
@@ -21,85 +24,162 @@ _MAX_SCALE = 3e3
 """Largest b in units of the loss range. Beyond it the law is a straight line to four digits, and digits get lost."""
 _MAX_CONTRAST = 50.0
 """Largest difference between two entries of A_i: no mixture changes a loss by more than e^50."""
+_WIDE = 80
+"""With more groups than this the products of all pairs of shares take too much memory to be kept."""
 
 
-def fit_loglinear(P: Array, L: Array, huber: float | None, ridge: float, iterations: int = 200) -> tuple[Array, Array]:
-    """Fit `L[:, i] = c_i + exp(-A_i · P)` for every column; return A (n, m) and c (n,).
+def fit_loglinear(
+    P: Array,
+    L: Array,
+    huber: float | None,
+    ridge: float,
+    weights: Array,
+    start: tuple[Array, Array, Array] | None = None,
+    iterations: int = 200,
+) -> tuple[Array, Array, Array]:
+    """Fit `L[:, i] = c_i + exp(-A_i · P)` for every column; return A (n, m), c (n,) and the Huber thresholds (n,).
 
     `huber` is the residual (in units of the loss) beyond which errors count linearly; None estimates it from the
     spread of the residuals (1.345 standard deviations). `ridge` is the weight of one made-up run per group, on that
-    group alone, that saw the average loss.
+    group alone, that saw the average loss. `weights` (runs, n) is how much each loss counts. `start` is what a fit to
+    much the same runs has returned.
     """
     runs, m = P.shape
-    fenced = _fenced(L)
-    low, span = fenced.min(0), np.ptp(fenced, axis=0)
+    fenced = _fenced(L, weights)
+    seen = weights > 0
+    low = np.where(seen, fenced, np.inf).min(0)
+    span = np.where(seen, fenced, -np.inf).max(0) - low
     A = np.zeros((L.shape[1], m))
-    c = np.median(L, axis=0) - 1.0  # a target that never changes: c + exp(-0·p), exactly its value
-    moving = span > 1e-12 * np.abs(L).max(0)
+    c = _median(L, weights) - 1.0  # a target that never changes: c + exp(-0·p), exactly its value
+    thresholds = np.ones(L.shape[1])
+    moving = span > 1e-12 * np.abs(np.where(seen, L, 0.0)).max(0)
     if not moving.any():
-        return A, c
+        return A, c, thresholds
+    size = span[moving]
     Y, inside = (((table - low) / np.where(moving, span, 1.0)).T[moving] for table in (L, fenced))
-    base = np.ones(runs)
+    base = np.ascontiguousarray(weights.T[moving])
     if ridge > 0:
-        average = np.repeat(inside.mean(1, keepdims=True), m, axis=1)
+        average = ((base * inside).sum(1) / base.sum(1))[:, None].repeat(m, axis=1)
         Y, inside = (np.concatenate([table, average], axis=1) for table in (Y, inside))
-        P, base = np.concatenate([P, np.eye(m)]), np.concatenate([base, np.full(m, ridge)])
-    fit = _start(P, inside, base)
-    if huber is None:
-        fit, delta = _robust(P, Y, base, fit, runs)
+        P, base = np.concatenate([P, np.eye(m)]), np.concatenate([base, np.full((len(Y), m), ridge)], axis=1)
+    data = _Data(P, Y, base, runs)
+    if start is None:
+        fit = _start(data, inside)
+        fit, delta = _robust(data, fit)
     else:
-        delta = huber / span[moving]
-    alpha, level, scale = _polish(P, Y, base, fit, _per_row(delta, runs, len(P)), iterations)
+        fit, delta = _resumed(data, start, low, span, moving)
+    if huber is not None:
+        delta = huber / size
+    alpha, level, scale = _polish(data, fit, data.per_row(delta), iterations)
     slopes = scale > 0  # not so where the mixtures explain nothing: the level alone is the fit
-    found = alpha - np.log(np.where(slopes, scale * span[moving], 1.0))[:, None]
+    found = alpha - np.log(np.where(slopes, scale * size, 1.0))[:, None]
     A[moving] = np.where(slopes[:, None], found, 0.0)
-    c[moving] = np.where(slopes, low[moving] + span[moving] * level, c[moving])
-    return A, c
+    c[moving] = np.where(slopes, low[moving] + size * level, c[moving])
+    thresholds[moving] = delta * size
+    return A, c, thresholds
 
 
-def _fenced(L: Array) -> Array:
+@dataclass(frozen=True)
+class _Data:
+    """Mixtures (rows, m), scaled losses (n, rows) and how much they count (n, rows); made-up runs come last."""
+
+    P: Array
+    Y: Array
+    base: Array
+    runs: int
+
+    @cached_property
+    def centred(self) -> Array:
+        """P without its mean, which is as good (a constant shift of alpha changes nothing) and keeps more digits."""
+        return np.asarray(self.P - self.P[: self.runs].mean(0))
+
+    @cached_property
+    def pairs(self) -> tuple[Array, tuple[Places, Places]]:
+        """Products of all pairs of columns, so that all Gram matrices are one matrix product."""
+        upper = np.triu_indices(self.P.shape[1])
+        return self.centred[:, upper[0]] * self.centred[:, upper[1]], upper
+
+    def grams(self, weight: Array) -> Array:
+        """P' diag(weight_i) P of every target, (n, m, m)."""
+        m = self.P.shape[1]
+        if m > _WIDE:
+            return np.asarray((self.centred.T * weight[:, None]) @ self.centred)
+        products, (row, column) = self.pairs
+        found = np.empty((len(weight), m, m))
+        found[:, row, column] = found[:, column, row] = weight @ products
+        return found
+
+    def per_row(self, delta: Array) -> Array:
+        """The Huber threshold of every row: made-up runs are no outliers."""
+        return np.where(np.arange(len(self.P)) < self.runs, delta[:, None], np.inf)
+
+    def part(self, chosen: Places) -> _Data:
+        """The same mixtures for some of the targets."""
+        found = _Data(self.P, self.Y[chosen], self.base[chosen], self.runs)
+        found.__dict__.update({name: vars(self)[name] for name in ("centred", "pairs") if name in vars(self)})
+        return found
+
+
+def _median(L: Array, weights: Array) -> Array:
+    return np.array([np.median(column[w > 0]) for column, w in zip(L.T, weights.T, strict=True)])
+
+
+def _fenced(L: Array, weights: Array) -> Array:
     """Losses without outliers, for scale and start: cut off at three interquartile ranges beyond the quartiles."""
-    first, third = np.quantile(L, (0.25, 0.75), axis=0)
+    quartiles = [np.quantile(column[w > 0], (0.25, 0.75)) for column, w in zip(L.T, weights.T, strict=True)]
+    first, third = np.array(quartiles).T
     reach = 3.0 * (third - first)
     return np.where(reach > 0, np.clip(L, first - reach, third + reach), L)
 
 
-def _spread(residual: Array, runs: int, m: int) -> Array:
+def _spread(data: _Data, residual: Array) -> Array:
     """Robust standard deviation of the residuals of the real runs."""
-    return np.asarray(1.4826 * np.median(np.abs(residual[:, :runs]), axis=1) * np.sqrt(runs / max(runs - m - 1, 1)))
+    found = np.empty(len(residual))
+    for i, (row, base) in enumerate(zip(residual[:, : data.runs], data.base[:, : data.runs], strict=True)):
+        there = np.abs(row[base > 0])
+        found[i] = np.median(there) * np.sqrt(there.size / max(there.size - data.P.shape[1] - 1, 1))
+    return 1.4826 * found
 
 
-def _robust(P: Array, Y: Array, base: Array, fit: Fit, runs: int) -> tuple[Fit, Array]:
+def _robust(data: _Data, fit: Fit) -> tuple[Fit, Array]:
     """A start and a Huber threshold that outliers have not bent: short fits with ever smaller thresholds."""
-    m = P.shape[1]
-    spread = np.maximum(_spread(_residual(P, Y, fit), runs, m), 1e-9)
+    spread = np.maximum(_spread(data, _residual(data, fit)), 1e-9)
     for _ in range(8):
         before = spread
-        fit = _polish(P, Y, base, fit, _per_row(0.5 * spread, runs, len(P)), 30)
-        spread = np.clip(_spread(_residual(P, Y, fit), runs, m), 1e-9, before)
+        fit = _polish(data, fit, data.per_row(0.5 * spread), 30)
+        spread = np.clip(_spread(data, _residual(data, fit)), 1e-9, before)
         if (spread > 0.9 * before).all():
             break
     return fit, 1.345 * spread
 
 
-def _per_row(delta: Array, runs: int, rows: int) -> Array:
-    """The Huber threshold of every row: made-up runs are no outliers."""
-    return np.where(np.arange(rows) < runs, delta[:, None], np.inf)
+def _resumed(
+    data: _Data, start: tuple[Array, Array, Array], low: Array, span: Array, moving: Array
+) -> tuple[Fit, Array]:
+    """Where another fit has ended, in this one's units."""
+    A, c, thresholds = (each[moving] for each in start)
+    shift = (A @ data.P.T).mean(1)
+    size = span[moving]
+    return (A - shift[:, None], (c - low[moving]) / size, np.exp(-shift) / size), thresholds / size
 
 
-def _start(P: Array, Y: Array, base: Array) -> Fit:
+def _start(data: _Data, Y: Array) -> Fit:
     """For each target (row of Y, scaled to [0, 1]) the best direction over the trial offsets of c."""
     best = np.full(len(Y), np.inf)
+    P, base = data.P, data.base
     alpha, level, scale = np.zeros((len(Y), P.shape[1])), np.median(Y, axis=1), np.zeros(len(Y))
     damp = 1e-9 * np.eye(P.shape[1])
     for offset in _OFFSETS:
-        shifted = Y + offset
+        shifted = np.maximum(Y, 0.0) + offset
         weight = base * shifted**2  # the error of log(L - c) is that of L divided by (L - c)
-        gram = np.einsum("in,nj,nk->ijk", weight, P, P, optimize=True)
+        total = weight.sum(1, keepdims=True)
+        log = np.log(shifted)
+        centre, log_mean = (weight @ data.centred) / total, (weight * log).sum(1, keepdims=True) / total
+        gram = data.grams(weight) - total[..., None] * centre[:, :, None] * centre[:, None, :]
         gram += damp * np.trace(gram, axis1=1, axis2=2)[:, None, None]
-        trial = np.linalg.solve(gram, -np.einsum("in,nj->ij", weight * np.log(shifted), P)[..., None])[..., 0]
+        trial = np.linalg.solve(gram, -((weight * (log - log_mean)) @ data.centred)[..., None])[..., 0]
         trial *= np.minimum(1.0, 0.9 * _MAX_CONTRAST / np.maximum(np.ptp(trial, axis=1), 1e-300))[:, None]
-        new_level, new_scale, _, residual = _profile(P, Y, trial, np.broadcast_to(base, Y.shape))
+        new_level, new_scale, _, residual = _profile(data, trial, base, Y)
         allowed = (new_scale > 0) & (new_scale <= _MAX_SCALE)
         error = np.where(allowed, (base * np.abs(residual)).sum(1), np.inf)  # absolute: one outlier must not decide
         better = error < best
@@ -110,72 +190,88 @@ def _start(P: Array, Y: Array, base: Array) -> Fit:
 
 def _centred(P: Array, alpha: Array) -> Array:
     """alpha with a mean of P·alpha of 0, which is what `_profile` takes its exponential of (the rows of P sum to 1)."""
-    return np.asarray(alpha - (alpha @ P.T).mean(1, keepdims=True))
+    return np.asarray(alpha - (alpha @ P.mean(0))[:, None])
 
 
-def _residual(P: Array, Y: Array, fit: Fit) -> Array:
+def _residual(data: _Data, fit: Fit) -> Array:
     alpha, level, scale = fit
-    return Y - level[:, None] - scale[:, None] * np.exp(-(alpha @ P.T))
+    return np.asarray(data.Y - level[:, None] - scale[:, None] * np.exp(-(alpha @ data.P.T)))
 
 
-def _profile(P: Array, Y: Array, alpha: Array, weight: Array) -> tuple[Array, Array, Array, Array]:
+def _profile(data: _Data, alpha: Array, weight: Array, Y: Array) -> tuple[Array, Array, Array, Array]:
     """Weighted least squares of each row of Y on [1, exp(-P alpha)]: level c, scale b, the exponential, residuals."""
-    u = alpha @ P.T
-    u -= u.mean(1, keepdims=True)
-    e = np.exp(-u)
+    u = alpha @ data.P.T
+    e = np.exp(-(u - u.mean(1, keepdims=True)))
     total = weight.sum(1)
-    e_mean = (weight * e).sum(1) / total
-    y_mean = (weight * Y).sum(1) / total
+    e_mean = np.einsum("in,in->i", weight, e) / total
+    y_mean = np.einsum("in,in->i", weight, Y) / total
     e_c, y_c = e - e_mean[:, None], Y - y_mean[:, None]
-    variance = (weight * e_c**2).sum(1)
+    weighted = weight * e_c
+    variance = np.einsum("in,in->i", weighted, e_c)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        scale = np.where(variance > 0, (weight * e_c * y_c).sum(1) / variance, 0.0)
+        scale = np.where(variance > 0, np.einsum("in,in->i", weighted, y_c) / variance, 0.0)
     level = y_mean - scale * e_mean
     return level, scale, e, y_c - scale[:, None] * e_c
 
 
 def _huber(residual: Array, base: Array, delta: Array) -> Array:
-    size = np.abs(residual)
-    with np.errstate(invalid="ignore"):
-        return np.asarray((base * np.where(size <= delta, 0.5 * size**2, delta * (size - 0.5 * delta))).sum(1))
+    inside = np.minimum(np.abs(residual), delta)  # r²/2 up to delta, straight on from there
+    return np.asarray(np.einsum("in,in,in->i", base, inside, np.abs(residual) - 0.5 * inside))
 
 
-def _polish(P: Array, Y: Array, base: Array, fit: Fit, delta: Array, iterations: int) -> Fit:
+def _polish(data: _Data, fit: Fit, delta: Array, iterations: int) -> Fit:
     """Levenberg-Marquardt on alpha, with (c, b) projected out and Huber weights renewed every step."""
-    alpha, level, scale = (part.copy() for part in fit)
-    e, residual = np.exp(-(alpha @ P.T)), _residual(P, Y, fit)
-    cost = _huber(residual, base, delta)
-    damping = np.full(len(Y), 1e-3)
-    active = np.ones(len(Y), dtype=bool)
+    result: Fit = (fit[0].copy(), fit[1].copy(), fit[2].copy())
+    left = np.arange(len(data.Y))
+    alpha, level, scale = fit
+    e, residual = np.exp(-(alpha @ data.P.T)), _residual(data, fit)
+    cost = _huber(residual, data.base, delta)
+    damping = np.full(len(left), 1e-3)
     for _ in range(iterations):
-        weight = base * np.minimum(1.0, delta / np.maximum(np.abs(residual), 1e-300))
-        trial = _centred(P, alpha + _step(P, e, scale, weight, residual, damping))
-        new_level, new_scale, new_e, new_residual = _profile(P, Y, trial, weight)
+        weight = data.base * np.minimum(1.0, delta / np.maximum(np.abs(residual), 1e-300))
+        trial = _centred(data.P, alpha + _step(data, e, scale, weight, residual, damping))
+        new_level, new_scale, new_e, new_residual = _profile(data, trial, weight, data.Y)
         with np.errstate(invalid="ignore", over="ignore"):
-            new_cost = _huber(new_residual, base, delta)
+            new_cost = _huber(new_residual, data.base, delta)
         allowed = (new_scale > 0) & (new_scale <= _MAX_SCALE) & (np.ptp(trial, axis=1) <= _MAX_CONTRAST)
-        good = active & allowed & (new_cost <= cost)
-        small = cost - new_cost <= 1e-13 * cost + 1e-30
-        news = (trial, new_level, new_scale, new_e, new_residual, new_cost)
-        for old, new in zip((alpha, level, scale, e, residual, cost), news, strict=True):
-            old[good] = new[good]
-        active &= ~(good & small) & (damping < 1e12)
+        good = allowed & (new_cost <= cost)
+        small = cost - new_cost <= 1e-10 * cost + 1e-30
+        alpha, e, residual = (
+            np.where(good[:, None], new, old) for new, old in ((trial, alpha), (new_e, e), (new_residual, residual))
+        )
+        level, scale = np.where(good, new_level, level), np.where(good, new_scale, scale)
+        cost = np.where(good, new_cost, cost)
+        going = ~(good & small) & (damping < 1e12)
         damping = np.clip(np.where(good, damping * 0.2, damping * 5.0), 1e-12, 1e13)
-        if not active.any():
+        for whole, part in zip(result, (alpha, level, scale), strict=True):
+            whole[left] = part
+        if not going.any():
             break
-    return alpha, level, scale
+        if not going.all():  # the others have arrived
+            left, data = left[going], data.part(np.flatnonzero(going))
+            alpha, e, residual, delta = alpha[going], e[going], residual[going], delta[going]
+            level, scale, cost, damping = level[going], scale[going], cost[going], damping[going]
+    return result
 
 
-def _step(P: Array, e: Array, scale: Array, weight: Array, residual: Array, damping: Array) -> Array:
+def _step(data: _Data, e: Array, scale: Array, weight: Array, residual: Array, damping: Array) -> Array:
     """The damped Gauss-Newton step of every target, in the space that (c, b) cannot explain (Kaufman's Jacobian)."""
-    m = P.shape[1]
+    P = data.centred
     root = np.sqrt(weight)
-    J = (root * e * scale[:, None])[..., None] * P  # (n, runs, m): minus the derivative of b·exp(-P alpha), weighted
-    q, _ = np.linalg.qr(np.stack([root, root * e], axis=2))
-    J -= q @ (np.swapaxes(q, 1, 2) @ J)
-    gram = np.swapaxes(J, 1, 2) @ J
-    slope = np.einsum("inj,in->ij", J, root * residual)
-    bump = np.maximum(np.einsum("ijj->ij", gram), 1e-12 * np.trace(gram, axis1=1, axis2=2)[:, None])
-    gram += (damping[:, None] * bump + 1e-300)[:, None, :] * np.eye(m)
+    steep = root * e * scale[:, None]  # minus the derivative of b·exp(-P alpha) is steep·P, weighted
+    level = root / np.sqrt(weight.sum(1, keepdims=True))
+    bend = root * e
+    bend = bend - np.einsum("in,in->i", level, bend)[:, None] * level
+    bend /= np.maximum(np.sqrt(np.einsum("in,in->i", bend, bend)), 1e-300)[:, None]
+    left = root * residual
+    gram = data.grams(steep**2)
+    for basis in (level, bend):
+        explained = (basis * steep) @ P
+        gram -= explained[:, :, None] * explained[:, None, :]
+        left = left - np.einsum("in,in->i", basis, left)[:, None] * basis
+    slope = (steep * left) @ P
+    diagonal = np.einsum("ijj->ij", gram)
+    bump = np.maximum(diagonal, 1e-12 * np.trace(gram, axis1=1, axis2=2)[:, None])
+    gram[:, np.arange(P.shape[1]), np.arange(P.shape[1])] += damping[:, None] * bump + 1e-300
     step = np.linalg.solve(gram, -slope[..., None])[..., 0]
     return np.asarray(step * np.minimum(1.0, _MAX_CONTRAST / np.maximum(np.ptp(step, axis=1), 1e-300))[:, None])

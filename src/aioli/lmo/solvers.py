@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from aioli.lmo.laws import as_design, as_losses
+from aioli.lmo.design import as_design, as_losses
 from aioli.protocol import State
-from aioli.simplex import Array, as_mixture, as_weights, box, project, softmax, uniform
+from aioli.simplex import Array, as_mixture, as_weights, box, project, softmax, uniform, within
 
 Bounds = tuple[float, ...] | None
 
@@ -157,6 +157,8 @@ class BestSimulated:
     alpha: float = 1.0
     seed: int = 0
     target_weights: Bounds = None
+    floors: Bounds = None
+    caps: Bounds = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.top <= self.candidates:
@@ -164,10 +166,21 @@ class BestSimulated:
 
     def solve(self, predict: Callable[[Array], Array], m: int) -> Optimum:
         """The average of the best mixtures of m groups under `predict`, which maps (N, m) to (N, n)."""
-        draws = np.random.default_rng(self.seed).dirichlet(np.full(m, self.alpha), self.candidates)
+        draws = self.draws(m)
         losses = predict(draws)
         value = losses @ as_weights(self.target_weights, losses.shape[1])
         best = np.argsort(value, kind="stable")[: self.top]
         p = as_mixture(draws[best].mean(0))
         at = predict(p[None])[0]
         return Optimum(p, at, float(at @ as_weights(self.target_weights, at.size) / at.size), None)
+
+    def draws(self, m: int) -> Array:
+        """The mixtures that are tried, within floors and caps."""
+        low, high = box(m, self.floors, self.caps)
+        rng, left = np.random.default_rng(self.seed), 1.0 - float(low.sum())
+        tried = low + left * rng.dirichlet(np.full(m, self.alpha), self.candidates)
+        inside = (tried <= high).all(1)
+        if inside.sum() >= max(self.top, self.candidates // 100):
+            return np.asarray(tried[inside])
+        some = tried[: max(self.top, min(self.candidates, 2000))]  # tight caps: move some onto what is allowed
+        return np.stack([within(row, low, high) for row in some])

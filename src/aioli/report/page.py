@@ -20,7 +20,8 @@ p.lead { font-size: 1.1rem; color: var(--soft); margin-top: 0; }
 figure { margin: 1rem 0; background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: .8rem; }
 figcaption { color: var(--soft); font-size: .9rem; margin-top: .3rem; }
 svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; display: block; }
-svg text:not([fill]) { fill: var(--soft); } .grid { stroke: var(--line); stroke-width: 1; }
+svg text:not([fill]) { fill: var(--soft); } svg text.ink { fill: var(--ink); } .ink-line { stroke: var(--ink); }
+.grid { stroke: var(--line); stroke-width: 1; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .4rem .6rem; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; } th { color: var(--soft); font-weight: 600; font-size: .9rem; }

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-COLOURS = ("#3b6fb6", "#d9822b", "#4c9f70", "#b5485d", "#7d5ba6", "#8a6d3b", "#3aa6b9", "#c06fb0", "#7a7a7a", "#a3a83c")
+COLOURS = ("#0072b2", "#e08a00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a6d3b", "#7d5ba6", "#7a7a7a", "#b5a400")
+"""Told apart with any colour vision (after Okabe and Ito), and on light and dark paper."""
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 118, 14, 36
 """Room for the numbers of the axes, and on the right for the names."""
@@ -49,14 +50,14 @@ def lines(series: Sequence[Series], x_label: str, y_label: str) -> str:
     low, high = min(y for _, y in points), max(y for _, y in points)
     pad = 0.05 * (high - low) or 0.5
     frame = _Frame(high_x, low - pad, high + pad)
-    body = [frame.axes(x_label, y_label, _number)]
+    body = [frame.axes(x_label, y_label, number)]
     for s in series:
         shown = [(x, y) for x, y in zip(s.x, s.y, strict=True) if math.isfinite(y)]
         where = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in shown)
         dash = ' stroke-dasharray="5 4"' if s.dashed else ""
         body.append(f'<polyline points="{where}" fill="none" stroke="{s.colour}" stroke-width="2"{dash}/>')
     body.append(_names([(s.name, frame.y(_last(s)), s.colour) for s in series]))
-    return _svg("".join(body), f"{y_label} over {x_label}")
+    return svg("".join(body), f"{y_label} over {x_label}")
 
 
 def areas(names: Sequence[str], steps: Sequence[float], shares: Sequence[Sequence[float]], x_label: str) -> str:
@@ -76,7 +77,7 @@ def areas(names: Sequence[str], steps: Sequence[float], shares: Sequence[Sequenc
         below = above
     body.append(frame.axes(x_label, "share", lambda v: f"{v:.0%}"))
     body.append(_names(middles))
-    return _svg("".join(body), f"shares over {x_label}")
+    return svg("".join(body), f"shares over {x_label}")
 
 
 def _stairs(frame: _Frame, steps: Sequence[float], values: Sequence[float]) -> list[str]:
@@ -91,7 +92,8 @@ def _last(series: Series) -> float:
     return next((y for y in reversed(series.y) if math.isfinite(y)), 0.0)
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A number on an axis."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
@@ -130,7 +132,7 @@ class _Frame:
             found.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{words(value)}</text>')
         for value in ticks(0, self.high_x):
             place = f'x="{self.x(value):.1f}" y="{HEIGHT - BOTTOM + 16}"'
-            found.append(f'<text {place} text-anchor="middle">{_number(value)}</text>')
+            found.append(f'<text {place} text-anchor="middle">{number(value)}</text>')
         middle = (LEFT + WIDTH - RIGHT) / 2
         found.append(f'<text x="{middle:.0f}" y="{HEIGHT - 3}" text-anchor="middle">{escape(x_label)}</text>')
         turn = f"rotate(-90 11 {HEIGHT / 2:.0f})"
@@ -140,5 +142,6 @@ class _Frame:
         return "".join(found)
 
 
-def _svg(body: str, title: str) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{body}</svg>'
+def svg(body: str, title: str, width: float = WIDTH, height: float = HEIGHT) -> str:
+    """A picture of so many units, with words for those who do not see it."""
+    return f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(title)}">{body}</svg>'

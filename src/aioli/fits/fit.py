@@ -1,0 +1,163 @@
+"""A law fitted to a table of runs, with what shows how far it can be trusted; plain JSON on disk."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from aioli.files import explained, write_text
+from aioli.fits.diagnose import Trouble, diagnose
+from aioli.fits.named import create_law, law_from_json, law_to_json, name_of
+from aioli.fits.scoring import Choice, Scores, choose, held_out, measure, split
+from aioli.fits.table import Runs
+from aioli.lmo.design import as_design
+from aioli.simplex import Array
+
+SCHEMA, KIND = 1, "aioli fit"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A fitted law, the runs it was fitted to, and its measures."""
+
+    law: Any
+    runs: Runs
+    scores: Scores
+    """On runs of the table that were held out."""
+    test: Scores | None = None
+    """On another table."""
+    troubles: tuple[Trouble, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    """What `auto` chose from."""
+    predicted: Array | None = field(default=None, compare=False)
+    """What the law said of each run when it had not seen it; not kept on disk."""
+
+    @property
+    def name(self) -> str:
+        """The law's name with its settings."""
+        return name_of(self.law)
+
+    def predict(self, P: ArrayLike) -> Array:
+        """Losses of every target for every mixture."""
+        return np.asarray(self.law.predict(P))
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON; with the runs, so that `solve` can resample them."""
+        return {
+            "kind": KIND,
+            "schema": SCHEMA,
+            "groups": list(self.runs.groups),
+            "targets": list(self.runs.targets),
+            "law": law_to_json(self.law),
+            "held_out": self.scores.to_json(),
+            "test": None if self.test is None else self.test.to_json(),
+            "warnings": [each.to_json() for each in self.troubles],
+            "compared": [each.to_json() for each in self.choices],
+            "renormalised_rows": self.runs.renormalised,
+            "missing_losses": self.runs.missing,
+            "notes": list(self.runs.notes),
+            "columns": list(self.runs.columns),
+            "runs": {
+                "proportions": self.runs.P.tolist(),
+                "losses": [[None if math.isnan(v) else v for v in row] for row in self.runs.L.tolist()],
+            },
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write it, whole or not at all."""
+        with explained(Path(path)):
+            write_text(Path(path), json.dumps(finite(self.to_json()), ensure_ascii=False) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Fit:
+        """Read it again; a file that is damaged or of another kind is refused."""
+        file = Path(path)
+        try:
+            plain = json.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ValueError(f"{file}: {error.strerror or error}") from None
+        except (ValueError, RecursionError):
+            raise ValueError(f"{file} is not JSON; give a file that aioli fit has written with -o") from None
+        if not isinstance(plain, Mapping) or plain.get("kind") != KIND:
+            raise ValueError(f"{file} is not a fit; give a file that aioli fit has written with -o")
+        if plain.get("schema") != SCHEMA:
+            raise ValueError(f"{file} has schema {plain.get('schema')!r}, this version reads {SCHEMA}; fit it again")
+        try:
+            return cls.from_json(plain)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            words = f"{type(error).__name__} {error}" if not isinstance(error, ValueError) else error
+            raise ValueError(f"{file} is damaged: {words}; fit it again") from None
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Fit:
+        """The inverse of `to_json`."""
+        groups, targets = (tuple(str(name) for name in plain[key]) for key in ("groups", "targets"))
+        P = as_design(np.array(plain["runs"]["proportions"], dtype=np.float64))
+        L = np.array(plain["runs"]["losses"], dtype=np.float64).reshape(len(P), -1)
+        columns = tuple(str(name) for name in plain["columns"])
+        notes = tuple(str(note) for note in plain["notes"])
+        counts = int(plain["renormalised_rows"]), int(plain["missing_losses"])
+        runs = Runs(groups, targets, P, L, *counts, notes, columns if len(columns) == len(groups) else ())
+        law = law_from_json(plain["law"], P, L, runs.weights)
+        scores, test = (None if plain[key] is None else _scores(plain[key]) for key in ("held_out", "test"))
+        if scores is None:
+            raise ValueError("it has no held-out scores")
+        troubles = tuple(Trouble(**each) for each in plain["warnings"])
+        return cls(law, runs, scores, test, troubles, tuple(Choice(**each) for each in plain["compared"]))
+
+
+def _scores(plain: Mapping[str, Any]) -> Scores:
+    mse, r2, rank = (np.array(plain[key], dtype=np.float64) for key in ("mse", "r2", "spearman"))
+    return Scores(mse, r2, rank, np.array(plain["runs"], dtype=np.int64), str(plain["how"]))
+
+
+def finite(value: Any) -> Any:
+    """JSON has no nan."""
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def fit_runs(
+    runs: Runs,
+    law: str = "log-linear",
+    *,
+    test: Runs | None = None,
+    folds: int | None = None,
+    seed: int = 0,
+    ridge: float = 0.0,
+    step: Callable[[], None] = lambda: None,
+) -> Fit:
+    """Fit a law by name, or the best by cross-validation (`auto`), and measure it on runs it has not seen."""
+    fold, how = split(runs.P, folds, seed)
+    choices: list[Choice] = []
+    if law == "auto":
+        law, choices, tables = choose(runs, fold, how, step, ridge)
+        predicted = tables[law]
+        fitted = create_law(law, ridge=ridge).fit(runs.P, runs.L, runs.weights)
+    else:
+        unfitted = create_law(law, ridge=ridge)
+        fitted = create_law(law, ridge=ridge).fit(runs.P, runs.L, runs.weights)
+        predicted = held_out(unfitted, runs, fold, step)
+    scores = measure(runs.L, predicted, how)
+    tested = None
+    if test is not None:
+        if set(test.groups) != set(runs.groups) or not set(runs.targets) <= set(test.targets):
+            raise ValueError(
+                f"the test table has groups {', '.join(test.groups)} and targets {', '.join(test.targets)}, which are "
+                "not those of the table"
+            )
+        P = test.P[:, [test.groups.index(g) for g in runs.groups]]
+        L = test.L[:, [test.targets.index(t) for t in runs.targets]]
+        tested = measure(L, fitted.predict(P), "test table")
+    troubles = diagnose(fitted, runs, scores.r2, predicted)
+    return Fit(fitted, runs, scores, tested, tuple(troubles), tuple(choices), predicted)

@@ -1,0 +1,130 @@
+"""Tables as files: CSV, TSV (also gzipped) and Parquet, as columns of text or numbers."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})
+MOST = 1 << 30
+"""Bytes of the largest file that is read: a table of runs is small."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A file as it stands: named columns, and rows of text, numbers or None."""
+
+    path: Path
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    first_line: int | None
+    """The line of the first row, for files with lines; blank lines are not counted as rows but as lines."""
+    lines: tuple[int, ...] = ()
+
+    def place(self, row: int) -> str:
+        """Where a row stands, for people."""
+        line = f", line {self.lines[row]} of {self.path.name}" if self.lines else f" of {self.path.name}"
+        return f"row {row + 1}{line}"
+
+    def values(self, column: str) -> list[Any]:
+        """One column."""
+        where = self.columns.index(column)
+        return [row[where] for row in self.rows]
+
+    def number(self, row: int, column: str) -> float:
+        """One cell; nan where it is missing."""
+        cell = self.rows[row][self.columns.index(column)]
+        found = as_number(cell)
+        if found is None:
+            raise ValueError(f"{self.place(row)}: {column} is {cell!r}, which is not a number")
+        return found
+
+    def keep(self, rows: Sequence[int]) -> Sheet:
+        """Some of the rows."""
+        lines = tuple(self.lines[r] for r in rows) if self.lines else ()
+        return Sheet(self.path, self.columns, tuple(self.rows[r] for r in rows), self.first_line, lines)
+
+
+def as_number(cell: Any) -> float | None:
+    """A cell as a number: nan where nothing stands, None where something else does."""
+    if cell is None or (isinstance(cell, str) and cell.strip().lower() in MISSING):
+        return math.nan
+    if isinstance(cell, bool):
+        return None
+    try:
+        return float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def read_sheet(path: str | Path) -> Sheet:
+    """Read a file by its ending."""
+    file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"{file}: there is no such file")
+    name = file.name.lower().removesuffix(".gz")
+    if not name.endswith((".csv", ".tsv", ".txt", ".parquet", ".pq")):
+        raise ValueError(f"{file} is not a table this reads; give .csv, .tsv (also .gz) or .parquet")
+    if file.stat().st_size > MOST:
+        raise ValueError(f"{file} has {file.stat().st_size / 1e9:.1f} GB, too much for a table of runs")
+    sheet = _parquet(file) if name.endswith((".parquet", ".pq")) else _text(file, file.suffix.lower() == ".gz")
+    twice = [name for name in sheet.columns if sheet.columns.count(name) > 1]
+    if twice:
+        raise ValueError(f"{file} has two columns named {twice[0]!r}; rename one")
+    if not sheet.rows:
+        raise ValueError(f"{file} has no rows")
+    return sheet
+
+
+def _text(file: Path, packed: bool) -> Sheet:
+    try:
+        with gzip.open(file) if packed else file.open("rb") as stream:
+            raw = stream.read(MOST + 1)
+        text = raw.decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} cannot be read as text ({error}); save it as UTF-8 CSV") from None
+    if len(raw) > MOST:
+        raise ValueError(f"{file} unpacks to more than {MOST / 1e9:.1f} GB, too much for a table of runs")
+    head = text.split("\n", 1)[0]
+    delimiter = max(",\t;", key=head.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    columns: tuple[str, ...] | None = None
+    rows, lines = [], []
+    try:
+        for cells in reader:
+            if not any(cell.strip() for cell in cells):
+                continue
+            if columns is None:
+                columns = tuple(cell.strip() for cell in cells)
+            elif len(cells) != len(columns):
+                raise ValueError(
+                    f"{file}, line {reader.line_num}: {len(cells)} cells where the header has {len(columns)} columns"
+                )
+            else:
+                rows.append(tuple(cells))
+                lines.append(reader.line_num)
+    except csv.Error as error:
+        raise ValueError(f"{file}, line {reader.line_num}: {error}") from None
+    if columns is None:
+        raise ValueError(f"{file} is empty")
+    return Sheet(file, columns, tuple(rows), lines[0] if lines else None, tuple(lines))
+
+
+def _parquet(file: Path) -> Sheet:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ValueError(f"{file}: Parquet needs pyarrow: pip install 'aioli-mix[data]'; or save it as CSV") from None
+    try:
+        table = pyarrow.parquet.read_table(file)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ValueError(f"{file} is not a Parquet file that can be read: {str(error).splitlines()[0]}") from None
+    columns = [column.to_pylist() for column in table.columns]
+    return Sheet(file, tuple(table.column_names), tuple(zip(*columns, strict=True)), None)
