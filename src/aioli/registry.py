@@ -23,7 +23,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin
 import numpy as np
 
 from aioli.policies import RulePolicy
-from aioli.runs.spec import Problem, Result, Run, closure
+from aioli.runs.spec import Planned, Problem, Result, Run, closure
 from aioli.simplex import check_groups
 
 Plan = Generator[list[Run], list[Result], Run]
@@ -279,7 +279,7 @@ class Outcome:
 class Carrying:
     """A plan that is being carried out: `stage` is to be trained next, until there is the `final` run."""
 
-    def __init__(self, method: Method, problem: Problem) -> None:
+    def __init__(self, method: Planned, problem: Problem) -> None:
         self.method, self.problem = method, problem
         self.extra: list[Run] = []
         self.results: list[Result] = []

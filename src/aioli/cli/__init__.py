@@ -11,9 +11,24 @@ import threading
 from collections.abc import Sequence
 
 from aioli import __version__
-from aioli.cli import compare, demo, fit, methods, mix, plan, predict, prepare, runs, simulate, solve, train, watch
+from aioli.cli import (
+    analyze,
+    compare,
+    demo,
+    fit,
+    methods,
+    mix,
+    plan,
+    predict,
+    prepare,
+    runs,
+    simulate,
+    solve,
+    train,
+    watch,
+)
 
-COMMANDS = (demo, prepare, train, watch, plan, mix, compare, runs, fit, predict, solve, simulate, methods)
+COMMANDS = (demo, prepare, train, watch, plan, mix, compare, runs, fit, predict, solve, analyze, simulate, methods)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -19,7 +19,7 @@ h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .5rem; } h2 { font-size: 
 p.lead { font-size: 1.1rem; color: var(--soft); margin-top: 0; }
 figure { margin: 1rem 0; background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: .8rem; }
 figcaption { color: var(--soft); font-size: .9rem; margin-top: .3rem; }
-svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; display: block; }
+svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; display: block; margin: 0 auto; }
 svg text:not([fill]) { fill: var(--soft); } svg text.ink { fill: var(--ink); } .ink-line { stroke: var(--ink); }
 .grid { stroke: var(--line); stroke-width: 1; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }

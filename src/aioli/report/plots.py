@@ -47,7 +47,8 @@ def clouds(
     body = []
     common = _limits([v for p in shown for v in p.x]), _limits([v for p in shown for v in (*p.y, *p.flats)])
     for k, panel in enumerate(shown):
-        x, y = _limits(panel.x), _limits([*panel.y, *panel.flats, *(c[1] for c in panel.curve)])
+        x = _limits([*panel.x, *(c[0] for c in panel.curve)])
+        y = _limits([*panel.y, *panel.flats, *(c[1] for c in panel.curve)])
         if share:
             x, y = common
         if diagonal:
@@ -114,13 +115,29 @@ def _panel(panel: Cloud, area: _Area, diagonal: bool, x_label: str, y_label: str
     for k, (x, y) in enumerate(zip(panel.x, panel.y, strict=True)):
         if math.isfinite(x) and math.isfinite(y):
             ink = panel.colours[k] if panel.colours else BLUE
-            body.append(f'<circle cx="{area.x(x):.1f}" cy="{area.y(y):.1f}" r="{small}" fill="{ink}" opacity=".65"/>')
-            if panel.names:
-                body.append(f'<text x="{area.x(x) + 6:.1f}" y="{area.y(y) + 4:.1f}">{escape(panel.names[k])}</text>')
+            body.append(f'<circle cx="{area.x(x):.1f}" cy="{area.y(y):.1f}" r="{small}" fill="{ink}" opacity=".75"/>')
+    body.append(_beside(panel, area))
     if panel.note:
         place = f'x="{area.left + area.width - 4:.0f}" y="{area.top + area.height - 7:.0f}"'
         body.append(f'<text {place} text-anchor="end">{escape(panel.note)}</text>')
     return "".join(body)
+
+
+def _beside(panel: Cloud, area: _Area) -> str:
+    """Names next to points, on the side that has room, moved apart where they would overlap."""
+    found, taken = [], list[Pair]()
+    places = sorted(zip(panel.names, panel.x, panel.y, strict=False), key=lambda each: -each[2])
+    for name, x, y in places:
+        if not (math.isfinite(x) and math.isfinite(y)):
+            continue
+        right = area.x(x) > area.left + 0.75 * area.width
+        at_x, at_y = area.x(x) + (-7 if right else 7), area.y(y) + 4
+        while any(abs(at_x - a) < 60 and abs(at_y - b) < 12 for a, b in taken):
+            at_y += 12
+        taken.append((at_x, at_y))
+        anchor = "end" if right else "start"
+        found.append(f'<text x="{at_x:.1f}" y="{at_y:.1f}" text-anchor="{anchor}">{escape(name)}</text>')
+    return "".join(found)
 
 
 @dataclass(frozen=True)
@@ -205,9 +222,10 @@ def simplex(
     points: Sequence[tuple[Sequence[float], float]],
     best: Sequence[float] | None,
     label: str,
+    side: float = 420.0,
 ) -> str:
     """Three groups as a triangle: a field (pale blue is low), points coloured by sign or size, and the best mixture."""
-    side, left, top = 420.0, 110.0, 34.0
+    left, top = 110.0, 34.0
     tall = side * math.sqrt(3) / 2
 
     def place(p: Sequence[float]) -> Pair:
@@ -236,7 +254,7 @@ def simplex(
         body.append(
             f'<text x="{x:.1f}" y="{y + dy:.1f}" text-anchor="{anchor}" font-weight="600">{escape(name)}</text>'
         )
-    return svg("".join(body), label, 640, top + tall + 28)
+    return svg("".join(body), label, side + 2 * left, top + tall + 28)
 
 
 def _field(value: Callable[[Sequence[float]], float], place: Callable[[Sequence[float]], Pair], parts: int = 40) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-COLOURS = ("#0072b2", "#e08a00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a6d3b", "#7d5ba6", "#7a7a7a", "#b5a400")
+COLOURS = ("#2a86c1", "#e08a00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a6d3b", "#7d5ba6", "#7a7a7a", "#b5a400")
 """Told apart with any colour vision (after Okabe and Ito), and on light and dark paper."""
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 118, 14, 36
@@ -144,4 +144,5 @@ class _Frame:
 
 def svg(body: str, title: str, width: float = WIDTH, height: float = HEIGHT) -> str:
     """A picture of so many units, with words for those who do not see it."""
-    return f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(title)}">{body}</svg>'
+    size = f'viewBox="0 0 {width:.0f} {height:.0f}" style="max-width: {1.1 * width:.0f}px"'
+    return f'<svg {size} role="img" aria-label="{escape(title)}">{body}</svg>'

@@ -13,9 +13,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from aioli.registry import Carrying, Method, Outcome, where_from
+from aioli.registry import Carrying, Outcome, where_from
 from aioli.runs.job import Job, Setup
-from aioli.runs.spec import Problem, closure
+from aioli.runs.spec import Planned, Problem, closure
 from aioli.runs.store import RunStore
 from aioli.train.layout import CHECKPOINTS, MODEL
 
@@ -43,7 +43,7 @@ class Asked:
     """A method that is to be carried out for a problem."""
 
     label: str
-    method: Method
+    method: Planned
     problem: Problem
     final: bool = True
     """Whether the final run is trained as well, or only what it takes to know it."""

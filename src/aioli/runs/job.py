@@ -137,6 +137,11 @@ class Job:
         """The job that it goes on from."""
         return None if self.run.parent is None else Job(self.run.parent, self.setup)
 
+    @property
+    def end(self) -> int:
+        """The step it ends at, its parents' steps included."""
+        return self.run.task.steps + (0 if self.parent is None else self.parent.end)
+
     @cached_property
     def content(self) -> dict[str, Any]:
         """Everything that decides its result, as plain JSON."""
@@ -146,6 +151,9 @@ class Job:
             "run": {**self.run.config, "reference": reference, "parent": parent},
             "setup": self.setup.content,
         }
+        train = self.setup.content["train"]
+        if train["horizon"] == self.end:  # that is what it is if nothing is said
+            plain["setup"] = {**self.setup.content, "train": {**train, "horizon": None}}
         if _foreign(self.run.rules):
             plain["code"] = sorted(loaded())  # what the user's rules do is in their file
         return plain
@@ -160,7 +168,7 @@ class Job:
         """The hash of what decides the losses before the first step, which many jobs share."""
         setup = self.setup.content
         parts = {name: setup[name] for name in ("results", "data", "model")}
-        parts |= {"precision": setup["train"]["precision"], "batch": setup["val"]["batch"]}
+        parts |= {"precision": setup["train"]["precision"], "val": {k: setup["val"][k] for k in ("batch", "final")}}
         parent = None if self.parent is None else self.parent.key
         return content_hash({**parts, "seed": self.run.task.seed, "parent": parent})[:32]
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aioli.registry import Carrying, Method, where_from
+from aioli.registry import Carrying, where_from
 from aioli.runs.job import Job, Setup, kind
-from aioli.runs.spec import Problem, Result, Run, closure
+from aioli.runs.spec import Planned, Problem, Result, Run, closure
 from aioli.simplex import uniform
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Rehearsal:
         return found
 
 
-def rehearse(method: Method, problem: Problem, final: Setup, proxy: Setup) -> Rehearsal:
+def rehearse(method: Planned, problem: Problem, final: Setup, proxy: Setup) -> Rehearsal:
     """Carry out a plan on made-up losses."""
     carrying = Carrying(method, problem)
     stages: list[tuple[Job, ...]] = []

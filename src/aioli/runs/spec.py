@@ -6,10 +6,10 @@ DML and RegMix share one sweep, and DoReMi's full-length reference is the strati
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -72,9 +72,13 @@ class Result:
     """Validation loss of each target before the first step, (n,)."""
     mean_proportions: Array
     """The mean over steps of the mixture that was asked for, (m,)."""
+    test_loss: Array | None = None
+    """Test loss of each target at the end, where there is test data, (n,)."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
+            if value is None and name == "test_loss":
+                continue
             array = np.asarray(value, dtype=np.float64)
             if array.ndim != 1 or not np.isfinite(array).all():
                 raise ValueError(f"a run ended with {name}={array.tolist()}, which is not a finite vector")
@@ -207,6 +211,22 @@ class Problem:
         points = 9 if runs == 10 else runs
         grid = [np.array([i / (points + 1), 1.0 - i / (points + 1)]) for i in range(1, points + 1)]
         return [(p, self.seed) for p in grid] + [(uniform(2), self.seed + 1)] * (runs - points)
+
+
+class Planned(Protocol):
+    """What can be carried out: a method, or a study."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def own(self) -> bool:
+        """Whether it is one of aioli's methods, whose mistakes are the user's settings."""
+        ...
+
+    def plan(self, problem: Problem) -> Generator[list[Run], list[Result], Run]:
+        """Yields stages of runs, receives their results, returns the final run."""
+        ...
 
 
 def closure(runs: Iterable[Run]) -> list[Run]:

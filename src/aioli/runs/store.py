@@ -112,6 +112,7 @@ class RunStore:
             np.array([result["val"]["loss"][name] for name in data.targets]),
             np.array([start[name] for name in data.targets]),
             np.array([result["mean_proportions"][name] for name in data.groups]),
+            np.array([result["test"]["loss"][name] for name in data.targets]) if "test" in result else None,
         )
 
     def seconds(self, keys: Iterable[str]) -> dict[str, float]:

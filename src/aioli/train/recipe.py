@@ -92,6 +92,8 @@ class ValChoice(Section):
     """Sequences in one forward pass."""
     every: int | None = Field(default=None, ge=0)
     """Steps between looks that are for the journal, at 1% of the compute; left out: a tenth of the run; 0: none."""
+    final: int | None = Field(default=None, ge=1)
+    """Sequences of each target that a finished model is judged on, the same for all runs; left out: all there are."""
     gradients: Literal["sum", "matrix"] = "sum"
     """Inner products of gradients (DoGE): summed over the targets in one pass, or for each target, n passes."""
 

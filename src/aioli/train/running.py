@@ -133,11 +133,13 @@ class Run:
         """Loss of each target on all validation data before the first step; to be asked before `train`."""
         if self.used:
             raise ValueError("the losses at the start can only be seen before the run begins")
-        found = self.engine.val_losses(self._everything("val"))
+        found = self.engine.val_losses(self._judged("val"))
         return dict(zip(self.targets, found.tolist(), strict=True))
 
-    def _everything(self, split: str) -> Validation:
-        return subset(self.store, self.targets, split, None, 0, self.recipe.val.batch)
+    def _judged(self, split: str) -> Validation:
+        """What a finished model is judged on: the same whatever the seed."""
+        val = self.recipe.val
+        return subset(self.store, self.targets, split, val.final, 0, val.batch)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -284,13 +286,13 @@ class Run:
     # ------------------------------------------------------------------ the result
 
     def finish(self) -> dict[str, Any]:
-        """Judge the model on all validation and test data, and keep it."""
+        """Judge the model on validation and test data, and keep it."""
         began = time.perf_counter()
         result: dict[str, Any] = {"targets": self.targets, "groups": self.groups, "steps": self.engine.step}
         for split in ("val", "test"):
             self._may_stop()
             if split in self.store.parts:
-                result[split] = records.verdict(self.targets, self.engine.val_losses(self._everything(split)))
+                result[split] = records.verdict(self.targets, self.engine.val_losses(self._judged(split)))
         sampler, seconds = self.engine.sampler, self.engine.seconds
         result["realised"] = dict(zip(self.groups, sampler.realised.tolist(), strict=True))
         result["epochs"] = dict(zip(self.groups, sampler.epochs.tolist(), strict=True))

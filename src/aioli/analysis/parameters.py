@@ -1,0 +1,168 @@
+"""Whose parameters are right? sim(A, A*) of each online method against what it gains (Section 4.3, Figure 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aioli.analysis.dynamic import Fork, swept
+from aioli.analysis.study import Analysis, Figure, Lab, Staged, Table, perplexity
+from aioli.lmo import ExcessLoss, column_sums, scale, similarity
+from aioli.policies import Online
+from aioli.registry import Method, create
+from aioli.report.plots import Cloud, clouds
+from aioli.report.svg import colour
+from aioli.runs.spec import Problem, Result, Run
+from aioli.simplex import Array, uniform
+from aioli.train.journal import read
+
+METHODS = ("skill-it", "doremi", "doge", "aioli")
+"""Those of the paper's Figure 3."""
+SMOOTHED = 100
+"""Steps over which the A of methods that update every step is averaged."""
+
+
+def mean_A(journal: Path, last: int = SMOOTHED) -> Array:
+    """The mean of the A's that a journal reports: of every round, or of so many last steps of a method that updates at
+    every step."""
+    found: list[tuple[int, Any]] = []
+    for line, _ in read(journal, 0):
+        report = line.get("report") or {} if line["kind"] == "segment" else {}
+        if report.get("A") is not None and (not found or found[-1] != (report["round"], report["A"])):
+            found.append((report["round"], report["A"]))
+    if not found:
+        raise ValueError(f"{journal} reports no A; its method has none, or the run was too short for a round")
+    return np.asarray(np.mean([np.array(A, dtype=np.float64) for _, A in found[-last:]], axis=0))
+
+
+def _until(rules: Online, problem: Problem, share: float) -> tuple[Online, int]:
+    """What a method does up to a share of the run: as many rounds, of the same length; and how many steps that is."""
+    if rules.rounds == "every step":
+        return rules, max(1, round(share * problem.steps))
+    count = rules.count(problem.task(problem.steps))
+    rounds = min(count - 1, max(1, round(share * count)))
+    if rounds < 1:
+        raise ValueError(f"the method has {count} round in {problem.steps} steps, so there is no A on the way")
+    return replace(rules, rounds=rounds), rounds * problem.steps // count
+
+
+def _proxy(method: Method, problem: Problem) -> Online:
+    """The rules of a method's proxy: DoReMi and DoGE end with a fixed mixture, and it is their proxy that has an A."""
+    refused = f"{method.name} has no A^t to look at; use an online method such as {', '.join(METHODS)}"
+    try:
+        next(create(method.name, **method.settings, proxy=True).plan(problem))
+    except StopIteration as end:
+        if isinstance(end.value, Run) and isinstance(end.value.rules, Online):
+            return end.value.rules
+    except ValueError:
+        raise ValueError(refused) from None
+    raise ValueError(refused)
+
+
+def _one(
+    lab: Lab, method: Method, problem: Problem, stratified: Run
+) -> Generator[list[Run], list[Result], tuple[Array, Fork, Result]]:
+    """Carry out a method whole; then run it to t, take its A, and sweep from there."""
+    final = yield from method.plan(problem)
+    result = (yield [final])[0]
+    rules = final.rules if isinstance(final.rules, Online) else _proxy(method, problem)
+    rules, t = _until(rules, problem, lab.at[0])
+    reference = stratified if isinstance(rules.estimator, ExcessLoss) else None
+    run = problem.run(rules, t, reference)
+    forks = yield from swept(lab, [run], problem, t)
+    return mean_A(lab.journal(run)), forks[0], result
+
+
+def _scale(A: Array, fork: Fork) -> float:
+    """b^t (E25); of an A that is summed over targets, for the summed losses."""
+    drop = fork.start - fork.L
+    return scale(A, fork.P, drop if len(A) == drop.shape[1] else drop.sum(1, keepdims=True))
+
+
+def parameters(lab: Lab) -> Staged:
+    """For every method and seed: how close its A is to A*, and how much it gains over stratified."""
+    chosen: list[tuple[str, Method]] = list(lab.settings.get("methods") or [(name, create(name)) for name in METHODS])
+    points = []
+    for seed in lab.seeds:
+        problem = lab.seeded(seed)
+        stratified = problem.final_static(uniform(problem.m))
+        base = (yield [stratified])[0]
+        before = float(perplexity([base])[0])
+        for name, method in chosen:
+            A, fork, result = yield from _one(lab, method, problem, stratified)
+            star, after = fork.A_star, float(perplexity([result])[0])
+            points.append(
+                {
+                    "method": name,
+                    "seed": seed,
+                    "t": fork.t,
+                    "similarity": similarity(A, star),
+                    "b": _scale(A, fork),
+                    "pull": column_sums(A).tolist(),
+                    "pull_star": column_sums(star).tolist(),
+                    "A": A.tolist(),
+                    "A_star": star.tolist(),
+                    "stratified": before,
+                    "perplexity": after,
+                    "improvement": before - after,
+                }
+            )
+    return _report(lab, points)
+
+
+def relation(points: Sequence[dict[str, Any]]) -> tuple[float, float]:
+    """Slope and R² of the improvement over stratified against the similarity."""
+    x, y = (np.array([point[k] for point in points]) for k in ("similarity", "improvement"))
+    if len(x) < 3 or x.std() == 0 or y.std() == 0:
+        return float("nan"), float("nan")
+    r = float(np.corrcoef(x, y)[0, 1])
+    return r * float(y.std() / x.std()), r * r
+
+
+def _report(lab: Lab, points: list[dict[str, Any]]) -> Analysis:
+    slope, r2 = relation(points)
+    rows = tuple(
+        (
+            str(p["method"]),
+            str(p["seed"]),
+            f"{p['similarity']:+.2f}",
+            f"{p['b']:.3g}",
+            ", ".join(f"{v:.3g}" for v in p["pull"]),
+            ", ".join(f"{v:.3g}" for v in p["pull_star"]),
+            f"{p['improvement']:+.3f}",
+        )
+        for p in points
+    )
+    header = ("method", "seed", "sim(A, A*)", "b", "column sums of A", "of A*", "perplexity gained")
+    times = ", ".join(dict.fromkeys(str(p["t"]) for p in points))
+    words = [f"A at step {times} of {lab.problem.steps}, A* from forks of {lab.steps_ahead} steps."]
+    if np.isfinite(r2):
+        words.append(
+            f"Perplexity gained against similarity: slope {slope:+.2f}, R² {r2:.2f} over {len(points)} points."
+        )
+    inks = {name: colour(k) for k, name in enumerate(dict.fromkeys(str(p["method"]) for p in points))}
+    panel = Cloud(
+        "",
+        [float(p["similarity"]) for p in points],
+        [float(p["improvement"]) for p in points],
+        colours=[inks[str(p["method"])] for p in points],
+        flats=(0.0,),
+        names=[str(p["method"]) for p in points],
+    )
+    chart = clouds([panel], "sim(A, A*)", "perplexity gained over stratified")
+    caption = (
+        "A point for each method and seed: how close its A is to A*, and what it gains; below the dotted line it loses."
+    )
+    data = {"setting": lab.setting, "points": points, "slope": _known(slope), "r2": _known(r2)}
+    title = f"Parameters against gains: {lab.setting}"
+    return Analysis(
+        "parameters", title, tuple(words), (Table("A against A*", header, rows),), (Figure(chart, caption),), data
+    )
+
+
+def _known(value: float) -> float | None:
+    return value if np.isfinite(value) else None
