@@ -1,7 +1,7 @@
 # make demo   install into .venv and train two small models side by side, in a few minutes
 # make test   install into .venv with the development tools and run the tests
 # make lint   ruff and mypy --strict
-# make bench  print the speed of the core, the sampler, prepare, the engine and sweeps as JSON
+# make bench  print the speed of the core, the sampler, prepare, the engine, sweeps and laws as JSON
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -34,6 +34,7 @@ bench: .venv/.installed
 	$(BIN)/python benchmarks/prepare.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/sweep.py
+	$(BIN)/python benchmarks/laws.py
 
 docs: .venv/.installed
 	$(BIN)/python docs/generate.py

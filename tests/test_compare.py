@@ -137,7 +137,9 @@ def test_killed_twenty_times_it_ends_with_the_same_numbers(whole, data, tmp_path
     assert hit >= 5
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
+)
 def test_interrupted_it_saves_itself_and_says_how_to_go_on(data, tmp_path, number, code):
     more = ["--workers", "1", "--methods", "stratified", "train.steps=100000"]
     process = subprocess.Popen(

@@ -41,7 +41,7 @@ def same(found, wanted):
     np.testing.assert_array_equal(found["positions"], wanted.positions)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_thousand_changes_of_the_mixture_and_never_a_stale_batch(store, workers):
     rng = np.random.default_rng(1)
     segments = [(rng.dirichlet(np.ones(3)), int(rng.integers(1, 4))) for _ in range(1000)]

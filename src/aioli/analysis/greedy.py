@@ -1,4 +1,4 @@
-"""Is it enough to be greedy? All pairs of mixtures in two rounds, against the best one at a time (Table 9)."""
+"""Is it enough to be greedy? All pairs of mixtures in two rounds, against the best one at a time (Section 4.4)."""
 
 from __future__ import annotations
 

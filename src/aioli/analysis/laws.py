@@ -1,4 +1,4 @@
-"""Do the laws fit? Static and dynamic mixing laws over sweeps (Section 4.1, Tables 5 to 8, Figure 2)."""
+"""Do the laws fit? Static and dynamic mixing laws over sweeps (Section 4.2, Appendix C.1, Figure 2)."""
 
 from __future__ import annotations
 

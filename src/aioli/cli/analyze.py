@@ -11,11 +11,11 @@ from aioli.cli.parse import parse_methods
 from aioli.cli.show import say, table
 
 ABOUT = {
-    "laws": "fit static and dynamic mixing laws to sweeps (Table 5, Figure 2); several --at for checkpoints",
+    "laws": "fit static and dynamic mixing laws to sweeps (Section 4.2, Figure 2); several --at for checkpoints",
     "interactions": "residuals of the dynamic law, with a test for interactions (Figure 6)",
     "a-star": "does A* change its order over time, and is its diagonal enough (Appendix C.2.1)",
     "parameters": "how close each online method's A is to A*, against what it gains (Figure 3)",
-    "greedy": "two rounds: the best pair of mixtures against the best one at a time (Table 9)",
+    "greedy": "two rounds: the best pair of mixtures against the best one at a time (Section 4.4)",
 }
 EXAMPLES = """examples:
   aioli analyze laws data=store 'data.groups=[code, books]' train.steps=2000 --seeds 3 -o laws.html -o laws.json

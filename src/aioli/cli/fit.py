@@ -159,17 +159,18 @@ def _scores(fit: Fit) -> str:
     header = ["target", "runs"]
     for each in measured:
         header += [f"MSE, {each.how}", "R²", "Spearman"]
+    header.append("R² in sample")
     rows = []
     for i, target in enumerate(fit.runs.targets):
         row = [target, str(fit.scores.runs[i])]
         for each in measured:
             row += [f"{each.mse[i]:.3g}", f"{each.r2[i]:.4f}", f"{each.spearman[i]:.4f}"]
-        rows.append(row)
+        rows.append([*row, f"{fit.law.r2_[i]:.4f}"])
     if len(rows) > 1:
         mean = ["mean", ""]
         for each in measured:
             mean += [f"{each.mse.mean():.3g}", f"{each.r2.mean():.4f}", f"{each.spearman.mean():.4f}"]
-        rows.append(mean)
+        rows.append([*mean, f"{fit.law.r2_.mean():.4f}"])
     return table(header, rows)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from aioli.cli.jobs import STORE
@@ -21,6 +23,7 @@ EXAMPLES = """examples:
   aioli runs remove 3f2a 77b1                             remove runs
   aioli runs remove --state failed                        remove all that failed
   aioli runs remove --models                              only the weights of finished runs; results stay
+  aioli runs table --steps 2000 > runs.csv                proportions and losses of finished static runs, for aioli fit
   aioli watch aioli-runs/3f/3f2a…/run                     follow one that is being trained
 """
 
@@ -33,7 +36,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("action", nargs="?", choices=("list", "show", "remove"), default="list")
+    command.add_argument("action", nargs="?", choices=("list", "show", "remove", "table"), default="list")
     command.add_argument("keys", nargs="*", metavar="KEY", help="the beginning of a run's key")
     command.add_argument("--store", default=STORE, metavar="DIR", help=f"where runs are kept (default {STORE})")
     command.add_argument("--state", help="finished, running, failed or unfinished")
@@ -64,10 +67,32 @@ def run(options: argparse.Namespace) -> int:
         if not options.keys and not filtered and not options.models:
             raise ValueError("which runs? Give keys, or --state, --kind, --seed or --steps to choose by")
         return _remove(store, chosen, options)
+    if options.action == "table":
+        return _table(chosen)
     if options.json:
         print(json.dumps([_plain(entry) for entry in chosen], indent=1, ensure_ascii=False))
     else:
         print(render(chosen, store))
+    return 0
+
+
+def _table(entries: list[Entry]) -> int:
+    """Finished runs with a fixed mixture as CSV: what they were trained on and where they ended."""
+    runs = [e for e in entries if e.result is not None and e.about.get("proportions") and not e.about.get("parent")]
+    if not runs:
+        raise ValueError("no finished run with a fixed mixture is among them")
+    groups = list(dict.fromkeys(g for e in runs for g in e.about["groups"]))
+    splits = [split for split in ("val", "test") if any(split in (e.result or {}) for e in runs)]
+    targets = list(dict.fromkeys(t for e in runs for t in e.about["targets"]))
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    losses = [(split, target) for split in splits for target in targets]
+    out.writerow(["run", "model", "steps", "seed", *(f"p_{g}" for g in groups), *(f"{s}_{t}" for s, t in losses)])
+    for e in sorted(runs, key=_order):
+        about, result = e.about, e.result or {}
+        p = dict(zip(about["groups"], about["proportions"], strict=True))
+        ends = [result.get(split, {}).get("loss", {}).get(target, "") for split, target in losses]
+        shares = [p.get(g, 0.0) for g in groups]
+        out.writerow([e.key, about.get("model"), about.get("steps"), about.get("seed"), *shares, *ends])
     return 0
 
 

@@ -58,6 +58,7 @@ class Fit:
             "law": law_to_json(self.law),
             "held_out": self.scores.to_json(),
             "test": None if self.test is None else self.test.to_json(),
+            "in_sample": {"mse": self.law.mse_.tolist(), "r2": self.law.r2_.tolist()},
             "warnings": [each.to_json() for each in self.troubles],
             "compared": [each.to_json() for each in self.choices],
             "renormalised_rows": self.runs.renormalised,

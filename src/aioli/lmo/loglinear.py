@@ -22,8 +22,9 @@ _OFFSETS = np.geomspace(1e-3, 1e3, 13)
 """Trial distances of c below the smallest loss, in units of the loss range; the last is as good as linear."""
 _MAX_SCALE = 3e3
 """Largest b in units of the loss range. Beyond it the law is a straight line to four digits, and digits get lost."""
-_MAX_CONTRAST = 50.0
-"""Largest difference between two entries of A_i: no mixture changes a loss by more than e^50."""
+_MAX_CONTRAST, _MAX_HELP, _MAX_HARM = 50.0, 1e3, 1e2
+"""Largest change of alpha in one step; and how far an entry may lie above and below the mean mixture's: a trace of a
+group may be all that a target needs, but no mixture makes a loss larger by more than e^100."""
 _WIDE = 80
 """With more groups than this the products of all pairs of shares take too much memory to be kept."""
 
@@ -233,7 +234,9 @@ def _polish(data: _Data, fit: Fit, delta: Array, iterations: int) -> Fit:
         new_level, new_scale, new_e, new_residual = _profile(data, trial, weight, data.Y)
         with np.errstate(invalid="ignore", over="ignore"):
             new_cost = _huber(new_residual, data.base, delta)
-        allowed = (new_scale > 0) & (new_scale <= _MAX_SCALE) & (np.ptp(trial, axis=1) <= _MAX_CONTRAST)
+        allowed = (
+            (new_scale > 0) & (new_scale <= _MAX_SCALE) & (trial.max(1) <= _MAX_HELP) & (trial.min(1) >= -_MAX_HARM)
+        )
         good = allowed & (new_cost <= cost)
         small = cost - new_cost <= 1e-10 * cost + 1e-30
         alpha, e, residual = (
@@ -271,7 +274,8 @@ def _step(data: _Data, e: Array, scale: Array, weight: Array, residual: Array, d
         left = left - np.einsum("in,in->i", basis, left)[:, None] * basis
     slope = (steep * left) @ P
     diagonal = np.einsum("ijj->ij", gram)
-    bump = np.maximum(diagonal, 1e-12 * np.trace(gram, axis1=1, axis2=2)[:, None])
+    size = np.trace(gram, axis1=1, axis2=2)[:, None]
+    bump = np.maximum(diagonal, 1e-12 * size) + 1e-13 * size / damping[:, None]
     gram[:, np.arange(P.shape[1]), np.arange(P.shape[1])] += damping[:, None] * bump + 1e-300
     step = np.linalg.solve(gram, -slope[..., None])[..., 0]
     return np.asarray(step * np.minimum(1.0, _MAX_CONTRAST / np.maximum(np.ptp(step, axis=1), 1e-300))[:, None])

@@ -158,6 +158,7 @@ class Conductor:
             if not plan.asked.final:
                 plan.carried.over = True
                 return
+        self._parents |= {job.parent.key for job in plan.jobs if job.parent is not None}  # before any is trained
         for job in _distinct(plan.jobs):
             self._submit(job)
 

@@ -221,6 +221,7 @@ class Job:
             "targets": recipe.data.targets,
             "model": recipe.model.preset or recipe.model.name,
             "data": recipe.data.store,
+            "parent": None if self.parent is None else self.parent.key,
         }
 
 
