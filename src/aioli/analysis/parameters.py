@@ -11,7 +11,7 @@ import numpy as np
 
 from aioli.analysis.dynamic import Fork, swept
 from aioli.analysis.study import Analysis, Figure, Lab, Staged, Table, perplexity
-from aioli.lmo import ExcessLoss, column_sums, scale, similarity
+from aioli.lmo import ExcessLoss, SkillGraph, column_sums, scale, similarity
 from aioli.policies import Online
 from aioli.registry import Method, create
 from aioli.report.plots import Cloud, clouds
@@ -23,12 +23,11 @@ from aioli.train.journal import read
 METHODS = ("skill-it", "doremi", "doge", "aioli")
 """Those of the paper's Figure 3."""
 SMOOTHED = 100
-"""Steps over which the A of methods that update every step is averaged."""
+"""Steps over which the A of methods that update at every step is averaged (Appendix C.2)."""
 
 
-def mean_A(journal: Path, last: int = SMOOTHED) -> Array:
-    """The mean of the A's that a journal reports: of every round, or of so many last steps of a method that updates at
-    every step."""
+def mean_A(journal: Path, last: int | None = None) -> Array:
+    """The mean of the last so many A's that a journal reports; of all of them if nothing is said."""
     found: list[tuple[int, Any]] = []
     for line, _ in read(journal, 0):
         report = line.get("report") or {} if line["kind"] == "segment" else {}
@@ -36,7 +35,7 @@ def mean_A(journal: Path, last: int = SMOOTHED) -> Array:
             found.append((report["round"], report["A"]))
     if not found:
         raise ValueError(f"{journal} reports no A; its method has none, or the run was too short for a round")
-    return np.asarray(np.mean([np.array(A, dtype=np.float64) for _, A in found[-last:]], axis=0))
+    return np.asarray(np.mean([np.array(A, dtype=np.float64) for _, A in found[-last if last else 0 :]], axis=0))
 
 
 def _until(rules: Online, problem: Problem, share: float) -> tuple[Online, int]:
@@ -74,7 +73,14 @@ def _one(
     reference = stratified if isinstance(rules.estimator, ExcessLoss) else None
     run = problem.run(rules, t, reference)
     forks = yield from swept(lab, [run], problem, t)
-    return mean_A(lab.journal(run)), forks[0], result
+    return mean_A(lab.journal(run), _smoothed(rules)), forks[0], result
+
+
+def _smoothed(rules: Online) -> int | None:
+    """Over how many A's the paper averages: 100 steps, all rounds of Aioli, and for Skill-It only the last counts."""
+    if rules.rounds == "every step":
+        return SMOOTHED
+    return 1 if isinstance(rules.estimator, SkillGraph) else None
 
 
 def _scale(A: Array, fork: Fork) -> float:

@@ -2,8 +2,9 @@
 
 from aioli.fits.fit import Fit, fit_runs
 from aioli.fits.named import LAWS, create_law
-from aioli.fits.solution import Solution, Wish, caps_from_tokens, solve
+from aioli.fits.solution import Solution, solve
 from aioli.fits.table import Runs, read_mixtures, read_runs
+from aioli.fits.wish import Wish, caps_from_tokens
 
 __all__ = [
     "LAWS",

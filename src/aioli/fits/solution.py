@@ -1,101 +1,27 @@
 """The best mixture under a fitted law, how sure it is, and how much it matters.
 
 The optimum is exact under the law (`Direct`, with a certificate). How sure it is comes from resampled tables of runs:
-the law is fitted to each and solved again. A table is resampled by keeping its mixtures and flipping the signs of what
-the law leaves over at random (wild bootstrap: it needs no more runs than the fit and lets noise differ from run to
-run); for trees, which leave nothing over, by drawing runs. How much it matters comes from the set of mixtures whose
+the law is fitted to each (`resampling`) and solved again. How much it matters comes from the set of mixtures whose
 predicted loss is within one standard error of the best.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from aioli.fits.fit import Fit
-from aioli.fits.scoring import fit_anyhow
+from aioli.fits.resampling import default_count, resampled, something_left
 from aioli.fits.table import Runs
-from aioli.lmo import BestSimulated, Direct, Optimum, TransferPowerLaw
+from aioli.fits.wish import Wish
+from aioli.lmo import BestSimulated, Direct, Optimum
 from aioli.lmo.laws import Fitted
-from aioli.simplex import Array, as_weights, box, uniform
+from aioli.simplex import Array
 
-RESAMPLES, SLOW, TREES, LEVEL = 200, 100, 20, 0.95
-"""Resampled tables by default, for laws of several terms and for trees, which take longer; the level of intervals."""
-BATCH = 400
-"""Targets that are fitted at once."""
-HALVINGS = 16
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What is wanted: targets and their weights, and bounds on shares."""
-
-    target_weights: Array
-    """Of every target of the fit; 0 leaves one out."""
-    low: Array
-    high: Array
-    simple: Mapping[str, Array] = field(default_factory=dict)
-    """Simple mixtures to compare with, by name."""
-
-    @classmethod
-    def of(
-        cls,
-        runs: Runs,
-        weights: Mapping[str, float] | None = None,
-        floors: Mapping[str, float] | None = None,
-        caps: Mapping[str, float] | None = None,
-        targets: tuple[str, ...] | None = None,
-        natural: Mapping[str, float] | None = None,
-    ) -> Wish:
-        """By name; a target that is not named counts once, a group without bounds has none."""
-        chosen = (
-            _named(dict.fromkeys(targets, 1.0), runs.targets, "target", 0.0) if targets else np.ones(len(runs.targets))
-        )
-        counted = chosen * _named(weights or {}, runs.targets, "target", 1.0)
-        if (counted < 0).any() or not np.isfinite(counted).all() or not counted.any():
-            raise ValueError(f"target weights {counted.tolist()} must not be negative, and one must be above 0")
-        low = _named(floors or {}, runs.groups, "group", 0.0)
-        high = _named(caps or {}, runs.groups, "group", 1.0)
-        for group, a, b in zip(runs.groups, low, high, strict=True):
-            if a > b:
-                raise ValueError(f"{group} must be at least {a:g} and at most {b:g}, which cannot be")
-        box(len(runs.groups), low, high)
-        simple = {"uniform": uniform(len(runs.groups))}
-        if natural:
-            sizes = _named(natural, runs.groups, "group", 0.0)
-            simple["natural"] = sizes / sizes.sum()
-        return cls(as_weights(counted, len(counted)), low, high, simple)
-
-
-def _named(values: Mapping[str, float], names: tuple[str, ...], what: str, rest: float) -> Array:
-    unknown = [name for name in values if name not in names]
-    if unknown:
-        raise ValueError(f"there is no {what} {unknown[0]!r}; there are {', '.join(names)}")
-    return np.array([float(values.get(name, rest)) for name in names])
-
-
-def caps_from_tokens(
-    available: Mapping[str, float], groups: tuple[str, ...], budget: float, epochs: float
-) -> dict[str, float]:
-    """The largest share of each group that does not repeat its tokens more than `epochs` times within the budget."""
-    if not (np.isfinite(budget) and budget > 0) or not (np.isfinite(epochs) and epochs > 0):
-        raise ValueError(f"--budget {budget:g} and --max-epochs {epochs:g} must be positive")
-    _named(available, groups, "group", 0.0)
-    for group, tokens in available.items():
-        if not (np.isfinite(tokens) and tokens >= 0):
-            raise ValueError(f"{group} has {tokens} tokens available; give a number that is not negative")
-    caps = {group: min(1.0, available[group] * epochs / budget) for group in groups if group in available}
-    total = sum(caps.get(group, 1.0) for group in groups)
-    if total < 1.0:
-        have = sum(available.values()) * epochs
-        raise ValueError(
-            f"{sum(available.values()):.3g} tokens at most {epochs:g} times are {have:.3g}, fewer than the budget of "
-            f"{budget:.3g}; allow more epochs, a smaller budget, or add data"
-        )
-    return caps
+LEVEL, HALVINGS = 0.95, 16
 
 
 @dataclass(frozen=True)
@@ -176,11 +102,11 @@ def solve(
 ) -> Solution:
     """The best mixture within bounds, with intervals from resampled tables."""
     convex = isinstance(fit.law, Fitted)
-    count = _count(fit.law) if resamples is None else resamples
+    count = default_count(fit.law) if resamples is None else resamples
     if count < 0 or count == 1:
         raise ValueError(f"--bootstrap {count}: use 0 for none, or at least 2")
     notes: list[str] = []
-    if count and convex and not _left_over(fit):
+    if count and convex and not something_left(fit):
         notes.append("the law has as many parameters as there are runs, so nothing says how sure it is; add runs")
         count = 0
     best = _optimum(fit.law, wish, seed)
@@ -191,7 +117,7 @@ def solve(
     if not convex:
         notes.append("trees have no certificate: this is the best of many tried")
     drawn, values, regrets = [], [], []
-    for k, law in enumerate(_resampled(fit, count, seed)):
+    for k, law in enumerate(resampled(fit, count, seed)):
         other = _optimum(law, wish, seed)
         drawn.append(other.proportions)
         values.append(_value(law, places, wish))
@@ -260,53 +186,6 @@ def _beyond(runs: Runs, p: Array) -> list[str]:
         if share > top * 1.05 + 0.005
     ]
     return found
-
-
-def _count(law: Any) -> int:
-    if not isinstance(law, Fitted):
-        return TREES
-    return RESAMPLES if law.terms == 1 else SLOW
-
-
-def _left_over(fit: Fit) -> bool:
-    """Whether there are more runs than parameters, so that something is left over to resample."""
-    q = fit.law.tangent(fit.runs.P[:1], 0).shape[1]
-    return isinstance(fit.law, TransferPowerLaw) or bool(fit.runs.weights.sum(0).min() > q)
-
-
-def _resampled(fit: Fit, count: int, seed: int) -> Iterator[Any]:
-    """The law, fitted again to resampled tables, several at a time."""
-    rng, runs, n = np.random.default_rng(seed), fit.runs, len(fit.runs.targets)
-    convex = isinstance(fit.law, Fitted)
-    left = _scaled_residuals(fit) if convex else np.zeros_like(runs.L)
-    expected = fit.predict(runs.P)
-    size = max(1, BATCH // n)
-    for first in range(0, count, size):
-        many = min(size, count - first)
-        if convex:  # one sign for all targets of a run: what disturbs one may disturb another
-            signs = rng.choice([-1.0, 1.0], (many, len(runs.P), 1))
-            L, weights = np.concatenate(list(expected + signs * left), axis=1), np.tile(runs.weights, many)
-        else:
-            draws = rng.multinomial(len(runs.P), np.full(len(runs.P), 1.0 / len(runs.P)), many)
-            L = np.tile(runs.L, many)
-            weights = np.concatenate([runs.weights * draw[:, None] for draw in draws], axis=1)
-            bare = ~weights.any(0)  # a target whose few runs were not drawn keeps them all
-            weights[:, bare] = np.tile(runs.weights, many)[:, bare]
-        law = fit_anyhow(fit.law, runs.P, L, weights, fit.law.part(np.tile(np.arange(n), many)))
-        for k in range(many):
-            yield law.part(np.arange(k * n, (k + 1) * n))
-
-
-def _scaled_residuals(fit: Fit) -> Array:
-    """What the law leaves over, made as large as the noise: a fit takes part of the noise for its own."""
-    runs = fit.runs
-    left = np.where(runs.weights > 0, runs.L - fit.predict(runs.P), 0.0)
-    for i in range(len(runs.targets)):
-        there = runs.weights[:, i] > 0
-        basis = np.linalg.qr(fit.law.tangent(runs.P[there], i))[0]
-        leverage = (basis**2).sum(1)
-        left[there, i] /= np.sqrt(np.maximum(1.0 - leverage, 0.1))
-    return np.asarray(left)
 
 
 def _near(law: Any, wish: Wish, best: Optimum, stderr: float, seed: int) -> Array:
