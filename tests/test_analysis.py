@@ -219,7 +219,7 @@ def test_on_real_training(tmp_path):
         starts=1,
         settings={"methods": [(name, create(name)) for name in ("aioli", "doge")]},
     )
-    for name in ("laws", "a-star", "parameters"):
+    for name in ("a-star", "parameters"):
         study = AsMethod(name, STUDIES[name], where)
         carried = Conductor(store, executor, setup, setup).conduct([Asked(name, study, problem, False)])[0]
         assert carried.error is None

@@ -67,7 +67,8 @@ def override(recipe: dict[str, Any], assignments: Sequence[str], model: type[Sec
     """Apply `path.to.field=value`; values are YAML, list elements are numbers. With the model, a section that was given
     in its short form, such as `data: store`, is opened up first."""
     result: Any = _copy(recipe)
-    for assignment in assignments:
+    # a whole section comes before its fields, wherever it was written: `data.groups=[a] data=store`
+    for assignment in sorted(assignments, key=lambda text: text.partition("=")[0].count(".") > 0):
         path, equals, value = assignment.partition("=")
         if not equals or not path:
             raise ValueError(f"{assignment!r} is not of the form field=value")

@@ -48,11 +48,16 @@ def _report(lab: Lab, L: Array, forks: list[Fork], fits: dict[str, tuple[Array, 
     rows = tuple(
         (name, f"{mse.mean():.2g}", f"{r2.mean():.3f}", *(f"{v:.3f}" for v in r2)) for name, (mse, r2) in fits.items()
     )
+    exact = len(P) <= lab.problem.m + 1
     noise = float(L.std(0, ddof=1).mean()) if len(L) > 1 else None
     words = [
         f"{len(P)} mixtures; static: {len(L)} seed{'s' * (len(L) > 1)} of {lab.problem.steps} steps; dynamic: forks of "
         f"{lab.steps_ahead} steps from {len({f.name for f in forks})} parents, one seed."
     ]
+    if exact:
+        words.append(
+            f"{len(P)} mixtures are no more than the log-linear law has parameters: its fit is exact and says nothing."
+        )
     if noise is not None:
         words.append(f"Noise between seeds: {noise:.2g} on average; an MSE near {noise**2:.1g} is as good as it gets.")
     data = {
@@ -72,13 +77,23 @@ def _report(lab: Lab, L: Array, forks: list[Fork], fits: dict[str, tuple[Array, 
     return Analysis("laws", f"Mixing laws: {lab.setting}", tuple(words), tables, _figures(lab, L, forks), data)
 
 
+def _lines(forks: list[Fork], target: int, group: int) -> list[tuple[str, list[tuple[float, float]]]]:
+    """The linear dynamic law of each sweep of two groups, over the shares that were swept."""
+    found = []
+    for k, fork in enumerate(forks):
+        a = fork.A_star[target]
+        ends = [float(fork.P[:, group].min()), float(fork.P[:, group].max())]
+        found.append((colour(k), [(x, -float(a[group] * x + a[1 - group] * (1 - x))) for x in ends]))
+    return found
+
+
 def _figures(lab: Lab, L: Array, forks: list[Fork]) -> tuple[Figure, ...]:
     """Figure 2: own share against log(L - c), and against the loss after a fork."""
     P, m = lab.mixtures(), lab.problem.m
     own = [lab.problem.groups.index(t) if t in lab.problem.groups else None for t in lab.targets]
     left, right = [], []
     for i, target in enumerate(lab.targets):
-        x_of = own[i] if own[i] is not None else 0
+        x_of = own[i] or 0
         law = LogLinearStatic().fit(P, L[:, :, i].mean(0))
         above = np.log(np.maximum(L[:, :, i] - law.c_[0], 1e-12))
         inks = [colour(k) for k in range(len(L)) for _ in P]
@@ -88,7 +103,7 @@ def _figures(lab: Lab, L: Array, forks: list[Fork]) -> tuple[Figure, ...]:
             Q = np.stack([grid, 1 - grid], 1) if x_of == 0 else np.stack([1 - grid, grid], 1)
             curve = list(zip(grid.tolist(), (-(Q @ law.A_[0])).tolist(), strict=True))
         shares = np.tile(P[:, x_of], len(L))
-        left.append(Cloud(target, shares.tolist(), above.ravel().tolist(), curve, inks))
+        left.append(Cloud(target, shares.tolist(), above.ravel().tolist(), curve, colours=inks))
         here = [f for f in forks if f.t == forks[0].t]
         inks = [colour(k) for k in range(len(here)) for _ in P]
         right.append(
@@ -96,6 +111,7 @@ def _figures(lab: Lab, L: Array, forks: list[Fork]) -> tuple[Figure, ...]:
                 target,
                 np.tile(P[:, x_of], len(here)).tolist(),
                 np.concatenate([f.L[:, i] - f.start[i] for f in here]).tolist(),
+                curves=_lines(here, i, x_of) if m == 2 else (),
                 colours=inks,
             )
         )
@@ -107,6 +123,7 @@ def _figures(lab: Lab, L: Array, forks: list[Fork]) -> tuple[Figure, ...]:
         ),
         Figure(
             clouds(right, group, "change of loss"),
-            f"Dynamic: change of the loss over {lab.steps_ahead} steps against the share in them. Colours: initial p⁰.",
+            f"Dynamic: change of the loss over {lab.steps_ahead} steps against the share in them. Colours: initial p⁰; "
+            "lines: the linear law.",
         ),
     )

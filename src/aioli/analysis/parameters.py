@@ -12,7 +12,7 @@ import numpy as np
 from aioli.analysis.dynamic import Fork, swept
 from aioli.analysis.study import Analysis, Figure, Lab, Staged, Table, perplexity
 from aioli.lmo import ExcessLoss, SkillGraph, column_sums, scale, similarity
-from aioli.policies import Online
+from aioli.policies import Online, Rules, Then
 from aioli.registry import Method, create
 from aioli.report.plots import Cloud, clouds
 from aioli.report.svg import colour
@@ -38,15 +38,19 @@ def mean_A(journal: Path, last: int | None = None) -> Array:
     return np.asarray(np.mean([np.array(A, dtype=np.float64) for _, A in found[-last if last else 0 :]], axis=0))
 
 
-def _until(rules: Online, problem: Problem, share: float) -> tuple[Online, int]:
-    """What a method does up to a share of the run: as many rounds, of the same length; and how many steps that is."""
+def _until(rules: Online, problem: Problem, share: float, first: int = 0) -> tuple[Online, int]:
+    """What a method does up to a share of the run: as many rounds, of the same length; and how many steps that is.
+
+    `first` steps of something else come before its own.
+    """
+    steps, wanted = problem.steps - first, max(1, round(share * problem.steps) - first)
     if rules.rounds == "every step":
-        return rules, max(1, round(share * problem.steps))
-    count = rules.count(problem.task(problem.steps))
-    rounds = min(count - 1, max(1, round(share * count)))
+        return rules, wanted
+    count = rules.count(problem.task(steps))
+    rounds = min(count - 1, max(1, round(count * wanted / steps)))
     if rounds < 1:
-        raise ValueError(f"the method has {count} round in {problem.steps} steps, so there is no A on the way")
-    return replace(rules, rounds=rounds), rounds * problem.steps // count
+        raise ValueError(f"the method has {count} round in {steps} steps, so there is no A on the way")
+    return replace(rules, rounds=rounds), rounds * steps // count
 
 
 def _proxy(method: Method, problem: Problem) -> Online:
@@ -68,12 +72,19 @@ def _one(
     """Carry out a method whole; then run it to t, take its A, and sweep from there."""
     final = yield from method.plan(problem)
     result = (yield [final])[0]
-    rules = final.rules if isinstance(final.rules, Online) else _proxy(method, problem)
-    rules, t = _until(rules, problem, lab.at[0])
-    reference = stratified if isinstance(rules.estimator, ExcessLoss) else None
+    if isinstance(final.rules, Then) and isinstance(final.rules.second, Online):  # Aioli + a method
+        online, t = _until(final.rules.second, problem, lab.at[0], final.rules.steps)
+        t += final.rules.steps
+        rules: Rules = replace(final.rules, second=online)
+    else:
+        online, t = _until(
+            final.rules if isinstance(final.rules, Online) else _proxy(method, problem), problem, lab.at[0]
+        )
+        rules = online
+    reference = stratified if isinstance(online.estimator, ExcessLoss) else None
     run = problem.run(rules, t, reference)
     forks = yield from swept(lab, [run], problem, t)
-    return mean_A(lab.journal(run), _smoothed(rules)), forks[0], result
+    return mean_A(lab.journal(run), _smoothed(online)), forks[0], result
 
 
 def _smoothed(rules: Online) -> int | None:
@@ -92,6 +103,8 @@ def _scale(A: Array, fork: Fork) -> float:
 def parameters(lab: Lab) -> Staged:
     """For every method and seed: how close its A is to A*, and how much it gains over stratified."""
     chosen: list[tuple[str, Method]] = list(lab.settings.get("methods") or [(name, create(name)) for name in METHODS])
+    if len(lab.at) > 1:
+        raise ValueError(f"--at {' '.join(map(str, lab.at))}: parameters looks at one time; give one share")
     points = []
     for seed in lab.seeds:
         problem = lab.seeded(seed)
@@ -100,14 +113,14 @@ def parameters(lab: Lab) -> Staged:
         before = float(perplexity([base])[0])
         for name, method in chosen:
             A, fork, result = yield from _one(lab, method, problem, stratified)
-            star, after = fork.A_star, float(perplexity([result])[0])
+            star, after, b = fork.A_star, float(perplexity([result])[0]), _scale(A, fork)
             points.append(
                 {
                     "method": name,
                     "seed": seed,
                     "t": fork.t,
-                    "similarity": similarity(A, star),
-                    "b": _scale(A, fork),
+                    "similarity": similarity(b * A, star),  # E24: of b·A
+                    "b": b,
                     "pull": column_sums(A).tolist(),
                     "pull_star": column_sums(star).tolist(),
                     "A": A.tolist(),

@@ -67,10 +67,10 @@ class Lab:
     """Where a run's journal is, once it is trained."""
     sweep: int | None = None
     """Mixtures of a sweep; None is the paper's: 9 for two groups, 10 for three, 40 beyond."""
-    at: tuple[float, ...] = (0.4,)
-    """When forks leave their parents, as shares of S."""
+    at: tuple[float, ...] = ()
+    """When forks leave their parents, as shares of S; nothing is the paper's: 0.4, or 0.25 beyond three groups."""
     ahead: int | None = None
-    """Steps of a fork; None is the paper's S/50, but at least 25."""
+    """Steps of a fork; None is the paper's: S/50 but at least 25, or S/8 beyond three groups."""
     starts: int | None = None
     """Initial mixtures p⁰ of dynamic sweeps; None is the paper's: all for up to three groups, one (uniform) beyond."""
     alpha: float | None = None
@@ -78,6 +78,10 @@ class Lab:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not self.at:
+            object.__setattr__(self, "at", (0.4,) if self.problem.m <= 3 else (0.25,))
+        if self.alpha is not None and not self.alpha > 0:
+            raise ValueError(f"--alpha {self.alpha} must be positive")
         for share in self.at:
             if not 0 < share < 1:
                 raise ValueError(f"--at {share} is not a share of the run; use one between 0 and 1, such as 0.4")
@@ -134,7 +138,9 @@ class Lab:
     @property
     def steps_ahead(self) -> int:
         """Steps of a fork."""
-        return self.ahead if self.ahead is not None else max(25, self.problem.steps // 50)
+        if self.ahead is not None:
+            return self.ahead
+        return max(25, self.problem.steps // 50) if self.problem.m <= 3 else max(25, self.problem.steps // 8)
 
 
 class AsMethod:

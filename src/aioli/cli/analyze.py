@@ -48,9 +48,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     command.add_argument("--alpha", type=float, help="concentration of the sweep's Dirichlet draws (1, or 1.5)")
     command.add_argument(
-        "--at", nargs="+", default=["0.4"], metavar="SHARE", help="when forks leave, as shares of the run (default 0.4)"
+        "--at",
+        nargs="+",
+        default=[],
+        metavar="SHARE",
+        help="when forks leave, as shares of the run (0.4; 0.25 beyond m = 3)",
     )
-    command.add_argument("--ahead", type=int, metavar="N", help="steps of a fork (default: S/50, at least 25)")
+    command.add_argument(
+        "--ahead", type=int, metavar="N", help="steps of a fork (default: S/50, or S/8 beyond m = 3; at least 25)"
+    )
     command.add_argument(
         "--starts", type=int, metavar="N", help="initial mixtures p⁰ (default: all, or 1 beyond m = 3)"
     )
@@ -64,14 +70,15 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _shares(texts: list[str], options: argparse.Namespace) -> tuple[float, ...]:
     """Numbers; what is none belongs to the settings, which may stand anywhere."""
-    found = []
+    found, swallowed = [], []
     for text in texts:
         try:
             found.append(float(text))
         except ValueError:
             if "=" not in text:
                 raise ValueError(f"--at {text} is not a number; use shares of the run such as 0.2 0.4") from None
-            options.settings.append(text)
+            swallowed.append(text)
+    options.settings[:0] = swallowed  # in the order they were written, as far as that is known
     return tuple(found)
 
 

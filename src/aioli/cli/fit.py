@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
 
     def step() -> None:
         done[0] += 1
-        bar.show(done[0], 0, f"{done[0]} fits")
+        bar.show(done[0], 0, f"{done[0]} laws fitted")
 
     try:
         fit = fit_runs(
@@ -121,7 +121,8 @@ def render(fit: Fit, out: Path | None, page: Path | None) -> str:
 
     runs = fit.runs
     lines = [f"{fit.name}: {FORMULAS[fit.name.partition(':')[0]]}"]
-    lines.append(f"{len(runs.P)} runs, {len(runs.groups)} groups → {len(runs.targets)} targets")
+    counts = ((len(runs.P), "run"), (len(runs.groups), "group"), (len(runs.targets), "target"))
+    lines.append("{}, {} → {}".format(*(f"{n} {word}{'s' * (n != 1)}" for n, word in counts)))
     if runs.renormalised:
         lines.append(f"{runs.renormalised} rows were rounded and are made to sum to 1")
     if runs.missing:
@@ -137,6 +138,11 @@ def render(fit: Fit, out: Path | None, page: Path | None) -> str:
     if out is None:
         lines.append("-o fit.json keeps it, for aioli predict and aioli solve")
     return "\n".join(lines)
+
+
+def fraction(r2: float) -> str:
+    """R², as far as it says anything: a law that has run away is worse than none, no matter by how much."""
+    return "< -10" if r2 < -10 else f"{r2:.4f}"
 
 
 def _choices(fit: Fit) -> str:
@@ -164,13 +170,13 @@ def _scores(fit: Fit) -> str:
     for i, target in enumerate(fit.runs.targets):
         row = [target, str(fit.scores.runs[i])]
         for each in measured:
-            row += [f"{each.mse[i]:.3g}", f"{each.r2[i]:.4f}", f"{each.spearman[i]:.4f}"]
-        rows.append([*row, f"{fit.law.r2_[i]:.4f}"])
+            row += [f"{each.mse[i]:.3g}", fraction(each.r2[i]), f"{each.spearman[i]:.4f}"]
+        rows.append([*row, fraction(fit.law.r2_[i])])
     if len(rows) > 1:
         mean = ["mean", ""]
         for each in measured:
-            mean += [f"{each.mse.mean():.3g}", f"{each.r2.mean():.4f}", f"{each.spearman.mean():.4f}"]
-        rows.append([*mean, f"{fit.law.r2_.mean():.4f}"])
+            mean += [f"{each.mse.mean():.3g}", fraction(each.r2.mean()), f"{each.spearman.mean():.4f}"]
+        rows.append([*mean, fraction(fit.law.r2_.mean())])
     return table(header, rows)
 
 

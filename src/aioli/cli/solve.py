@@ -54,7 +54,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument("--max-epochs", type=float, metavar="N", help="how often a group may be repeated (default 4)")
     command.add_argument("--tried", action="store_true", help="no share above what some run has tried")
     command.add_argument(
-        "--bootstrap", type=int, metavar="N", help="resampled tables for intervals (default 200; 0: none)"
+        "--bootstrap",
+        type=int,
+        metavar="N",
+        help="resampled tables for intervals (default 200; 100 or 20 for slow laws; 0: none)",
     )
     command.add_argument("--seed", type=int, default=0, help="of the resampling (default 0)")
     command.add_argument("--block", choices=list(BLOCKS), help="print only the mixture, for this trainer")
@@ -68,26 +71,32 @@ def numbers(texts: Sequence[str], names: Sequence[str], what: str, option: str) 
     """`code=2,books=0.5`, also several times; names may hold commas or equals signs if they are known."""
     found: dict[str, float] = {}
     for text in texts:
-        rest = text
+        rest, seen = text, set[str]()
         while rest:
             name = max((n for n in names if rest.startswith(n + "=")), key=len, default=rest.partition("=")[0])
             value, _, after = rest[len(name) + 1 :].partition(",")
+            if name in seen:
+                raise ValueError(f"{option} {text} names {name} twice")
+            seen.add(name)
             if name not in names:
                 raise ValueError(f"{option} {text}: there is no {what} {name!r}; there are {', '.join(names)}")
             try:
                 found[name] = float(value)
             except ValueError:
-                raise ValueError(f"{option} {text}: {value!r} is not a number; write {name}=0.1") from None
+                hint = "0.2, not 20%" if value.endswith("%") else f"{name}=0.1"
+                raise ValueError(f"{option} {text}: {value!r} is not a number; write {hint}") from None
             if not math.isfinite(found[name]) or found[name] < 0:
                 raise ValueError(f"{option} {text}: {name}={value} must be a number that is not negative")
             rest = after
     return found
 
 
-def tokens_of(path: str) -> dict[str, float]:
+def tokens_of(path: str, groups: Sequence[str]) -> dict[str, float]:
     """Tokens by group, from YAML or JSON."""
+    if not Path(path).is_file():
+        raise ValueError(f"--available {path}: there is no such file")
     if path.endswith(".json"):
-        plain = read_json(Path(path))
+        plain = read_json(Path(path)) if Path(path).is_file() else None
         if not isinstance(plain, dict):
             raise ValueError(f'{path} is not a JSON object such as {{"code": 30e9}}')
     else:
@@ -95,6 +104,9 @@ def tokens_of(path: str) -> dict[str, float]:
 
         plain = read(path)
     found = {}
+    unknown = [str(name) for name in plain if str(name) not in groups]
+    if unknown:
+        raise ValueError(f"{path} names {unknown[0]!r}, which is no group of the fit; there are {', '.join(groups)}")
     for name, value in plain.items():
         try:
             found[str(name)] = float(value)
@@ -111,7 +123,7 @@ def wish_of(fit: Fit, options: argparse.Namespace) -> Wish:
     caps = numbers(options.max, groups, "group", "--max")
     natural = None
     if options.available is not None:
-        natural = tokens_of(options.available)
+        natural = tokens_of(options.available, groups)
         if options.budget is None:
             raise ValueError("--available needs --budget: the tokens of the whole run, such as --budget 100e9")
         epochs = 4.0 if options.max_epochs is None else options.max_epochs
@@ -125,6 +137,9 @@ def wish_of(fit: Fit, options: argparse.Namespace) -> Wish:
     floors = numbers(options.min, groups, "group", "--min")
     named = [name for text in options.target for name in ([text] if text in targets else text.split(","))]
     weights = numbers(options.weight, targets, "target", "--weight")
+    idle = [name for name in weights if named and name not in named]
+    if idle:
+        raise ValueError(f"--weight {idle[0]} counts for nothing: --target leaves {idle[0]} out")
     return Wish.of(fit.runs, weights, floors, caps, tuple(named) or None, natural)
 
 
@@ -178,9 +193,6 @@ def render(found: Solution, page: Path | None = None) -> str:
     lines += [*_certainty(found), ""]
     lines += [_simple(found), ""]
     lines += [f"worth knowing: {note}" for note in found.notes]
-    kinds = {each.kind for each in fit.troubles}
-    if kinds - {"poor"}:
-        lines.append("worth knowing: aioli fit found this law misspecified; see its warnings")
     lines += ["to paste:", f"  {block('json', dict(zip(fit.runs.groups, best.proportions.tolist(), strict=True)))}"]
     lines.append(f"  (--block {'|'.join(BLOCKS)} prints one alone)")
     if page is not None:
@@ -226,7 +238,10 @@ def _simple(found: Solution) -> str:
         row = [name, f"{each.loss:.4f}", f"{each.worse:+.4f}"]
         if each.interval is not None:
             row.append(f"{each.interval[0]:+.4f} to {each.interval[1]:+.4f}")
-        row.append("" if each.within else "not allowed")
+        row.append("yes" if each.within else "no")
         rows.append(row)
     interval = ["95% interval"] if found.loss_interval is not None else []
-    return table(["instead", "predicted loss", "difference", *interval, ""], rows)
+    if all(each.within for each in found.compared.values()):
+        rows = [row[:-1] for row in rows]
+    header = ["instead", "predicted loss", "difference", *interval, "allowed"]
+    return table(header[: len(rows[0])], rows)

@@ -19,9 +19,11 @@ from aioli.simplex import Array
 
 LEVEL = 0.01
 """Chance of a false alarm in a whole table, at most."""
-MATTERS, AT_ALL = 0.1, 0.005
+MATTERS, AT_ALL = 0.1, 0.002
 """Share of the left-over variance, and of all variance, that must be explained for a warning: with many runs
 anything is significant."""
+PAIRS = 300
+"""Products of shares that are looked at, at most."""
 POOR = 0.8
 """Held-out R² below which a law explains little."""
 
@@ -62,29 +64,38 @@ def interactions(P: Array) -> Array:
 def f_test(residual: Array, tangent: Array, added: Array) -> FTest | None:
     """F-test of adding columns to a law with this tangent; None where there are too few runs for it."""
     base = _basis(tangent)
+    if len(residual) - base.shape[1] - added.shape[1] < 3:
+        return None
     left = residual - base @ (base.T @ residual)
     new = added - base @ (base.T @ added)
-    both = _basis(new, like=added)
-    terms = both.shape[1]
+    squares, directions = np.linalg.eigh(new.T @ new)
+    real = squares > 1e-9 * max(float((added**2).sum(0).max(initial=0.0)), 1e-300)  # the rest is rounding
+    terms = int(real.sum())
     freedom = len(residual) - base.shape[1] - terms
-    if terms == 0 or freedom < 3:
+    if terms == 0:
         return None
-    gain = float(((both.T @ left) ** 2).sum())
+    gain = float((((directions[:, real].T @ (new.T @ left)) ** 2) / squares[real]).sum())
     rest = max(float((left**2).sum()) - gain, 0.0)
-    if rest <= 1e-28 * float((residual**2).sum()) + 1e-300:
+    if rest <= 1e-24 * float((residual**2).sum()) + 1e-300:
         return None
     F = (gain / terms) / (rest / freedom)
     before = (gain + rest) / (terms + freedom)
     return FTest(F, float(fdtrc(terms, freedom, F)), max(0.0, 1.0 - (rest / freedom) / before), terms, freedom)
 
 
-def _basis(columns: Array, like: Array | None = None) -> Array:
-    """Orthonormal columns that span the given ones; what is left of a column by rounding does not count."""
-    if columns.shape[1] == 0:
-        return columns
-    size = np.linalg.norm(columns if like is None else like, axis=0).max()
-    u, s, _ = np.linalg.svd(columns / size if size > 0 else columns, full_matrices=False)
-    return np.asarray(u[:, s > 1e-9 * max(1.0, float(s.max(initial=0.0)))])
+def _basis(columns: Array) -> Array:
+    """Orthonormal columns that span the given ones."""
+    size = np.linalg.norm(columns, axis=0)
+    u, s, _ = np.linalg.svd(columns / np.where(size > 0, size, 1.0), full_matrices=False)
+    return np.asarray(u[:, s > 1e-9 * s[0]])
+
+
+def _added(P: Array, base: int) -> tuple[Array, str]:
+    """Columns to test for: products of all pairs of groups; squares of shares where those would be too many."""
+    m = P.shape[1]
+    if m * (m - 1) // 2 <= min(PAIRS, (len(P) - base) // 2):
+        return interactions(P), "pairs of groups"
+    return P**2, "squares of shares"
 
 
 def diagnose(law: Any, runs: Runs, held_out_r2: Array, predicted: Array) -> list[Trouble]:
@@ -92,24 +103,35 @@ def diagnose(law: Any, runs: Runs, held_out_r2: Array, predicted: Array) -> list
     found: list[Trouble] = []
     n, m = len(runs.targets), len(runs.groups)
     for i, target in enumerate(runs.targets):
-        there = np.isfinite(runs.L[:, i])
+        there = np.isfinite(runs.L[:, i]) & (hasattr(law, "tangent") | np.isfinite(predicted[:, i]))
         P, y = runs.P[there], runs.L[there, i]
-        if not held_out_r2[i] >= POOR and y.std() > 0:
+        if len(y) < 3 or not moves(y):
+            continue
+        if not held_out_r2[i] >= POOR:
             found.append(Trouble(target, "poor", f"on runs it has not seen the law explains {_share(held_out_r2[i])}"))
-        tangent = law.tangent(P, i) if hasattr(law, "tangent") else np.concatenate([P, predicted[there, i : i + 1]], 1)
-        residual = y - law.part([i]).predict(P)[:, 0] if hasattr(law, "tangent") else y - predicted[there, i]
-        residual, tangent = residual[np.isfinite(tangent).all(1)], tangent[np.isfinite(tangent).all(1)]
-        test = f_test(residual, tangent, interactions(P)) or f_test(residual, tangent, P**2)
-        left = float(residual.var() / y.var()) if y.std() > 0 else 0.0
-        if test is not None and test.p_value < LEVEL / n and test.explained > max(MATTERS, AT_ALL / max(left, 1e-9)):
+        if hasattr(law, "tangent"):
+            tangent, residual = law.tangent(P, i), y - law.part([i]).predict(P)[:, 0]
+        else:
+            tangent, residual = np.concatenate([P, predicted[there, i : i + 1]], 1), y - predicted[there, i]
+        left = float(residual.var() / y.var())
+        if left < 1e-12:  # nothing is left over
+            continue
+        added, what = _added(P, tangent.shape[1])
+        test = f_test(residual, tangent, added)
+        if test is not None and test.p_value < LEVEL / n and test.explained > max(MATTERS, AT_ALL / left):
             words = (
-                f"pairs of groups explain {test.explained:.0%} of the {left:.1%} of variance that the law leaves over "
+                f"{what} explain {test.explained:.0%} of the {left:.1%} of variance that the law leaves over "
                 f"(F({test.terms}, {test.freedom}) = {test.F:.1f}, p = {test.p_value:.0e})"
             )
             found.append(Trouble(target, "interactions", words, test.p_value))
-        least = max(0.5 * MATTERS, AT_ALL / max(left, 1e-9))
+        least = max(0.5 * MATTERS, AT_ALL / left)
         found += _edges(target, runs.groups, P, residual, tangent, LEVEL / (n * 2 * m), least)
     return found
+
+
+def moves(values: Array) -> bool:
+    """Whether values differ by more than rounding."""
+    return bool(np.ptp(values) > 1e-9 * np.abs(values).max())
 
 
 def _edges(
@@ -123,8 +145,8 @@ def _edges(
         return []
     found: list[tuple[float, str]] = []
     for j, group in enumerate(groups):
-        top = np.sort(P[:, j])[-max(2, len(P) // 20)]
-        for words, edge in ((f"{group} ≥ {top:.2g}", P[:, j] >= max(top, 0.5)), (f"{group} = 0", P[:, j] <= 1e-9)):
+        top = max(0.5, float(np.sort(P[:, j])[-max(2, len(P) // 20)]))
+        for words, edge in ((f"{group} ≥ {top:.2g}", P[:, j] >= top), (f"{group} = 0", P[:, j] <= 1e-9)):
             count = int(edge.sum())
             if not 2 <= count <= 0.4 * len(P):
                 continue

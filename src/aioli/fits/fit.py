@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from aioli.fits.scoring import Choice, Scores, choose, held_out, measure, split
 from aioli.fits.table import Runs
 from aioli.lmo.design import as_design
 from aioli.simplex import Array
+from aioli.threads import one_thread
 
 SCHEMA, KIND = 1, "aioli fit"
 
@@ -93,7 +95,9 @@ class Fit:
         try:
             return cls.from_json(plain)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            words = f"{type(error).__name__} {error}" if not isinstance(error, ValueError) else error
+            words = (
+                str(error) if isinstance(error, ValueError) else f"a field is missing or of the wrong kind ({error})"
+            )
             raise ValueError(f"{file} is damaged: {words}; fit it again") from None
 
     @classmethod
@@ -128,6 +132,18 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _by_name(words: str, groups: tuple[str, ...]) -> str:
+    """What a law says of a table, with names instead of numbers and options instead of settings."""
+    words = re.sub(r"group (\d+) is", lambda found: f"group {groups[int(found[1])]} is", words)
+    words = re.sub(
+        r"groups ([\d, ]+) are",
+        lambda found: f"groups {', '.join(groups[int(j)] for j in found[1].split(','))} are",
+        words,
+    )
+    return words.replace("add runs or set ridge > 0", "add runs, or use --ridge 0.1 or --law transfer")
+
+
+@one_thread()
 def fit_runs(
     runs: Runs,
     law: str = "log-linear",
@@ -141,14 +157,21 @@ def fit_runs(
     """Fit a law by name, or the best by cross-validation (`auto`), and measure it on runs it has not seen."""
     fold, how = split(runs.P, folds, seed)
     choices: list[Choice] = []
+    notes = list(runs.notes)
     if law == "auto":
         law, choices, tables = choose(runs, fold, how, step, ridge)
         predicted = tables[law]
         fitted = create_law(law, ridge=ridge).fit(runs.P, runs.L, runs.weights)
     else:
         unfitted = create_law(law, ridge=ridge)
-        fitted = create_law(law, ridge=ridge).fit(runs.P, runs.L, runs.weights)
-        predicted = held_out(unfitted, runs, fold, step)
+        if ridge > 0 and not hasattr(unfitted, "ridge"):
+            raise ValueError(f"--ridge is for linear and log-linear; {law} does not need it")
+        try:
+            fitted = create_law(law, ridge=ridge).fit(runs.P, runs.L, runs.weights)
+        except ValueError as error:
+            raise ValueError(_by_name(str(error), runs.groups)) from None
+        predicted = held_out(unfitted, runs, fold, step, notes)
+    runs = replace(runs, notes=tuple(notes))
     scores = measure(runs.L, predicted, how)
     tested = None
     if test is not None:

@@ -23,14 +23,15 @@ class Sheet:
     path: Path
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
-    first_line: int | None
-    """The line of the first row, for files with lines; blank lines are not counted as rows but as lines."""
     lines: tuple[int, ...] = ()
+    """The line of each row, for files with lines: blank ones are not counted as rows but as lines."""
+    numbers: tuple[int, ...] = ()
+    """The number of each row in the file, if some have been left out."""
 
     def place(self, row: int) -> str:
         """Where a row stands, for people."""
         line = f", line {self.lines[row]} of {self.path.name}" if self.lines else f" of {self.path.name}"
-        return f"row {row + 1}{line}"
+        return f"row {self.numbers[row] if self.numbers else row + 1}{line}"
 
     def values(self, column: str) -> list[Any]:
         """One column."""
@@ -42,13 +43,16 @@ class Sheet:
         cell = self.rows[row][self.columns.index(column)]
         found = as_number(cell)
         if found is None:
-            raise ValueError(f"{self.place(row)}: {column} is {cell!r}, which is not a number")
+            comma = isinstance(cell, str) and cell.count(",") == 1
+            hint = "; write decimals with a point" if comma else ""
+            raise ValueError(f"{self.place(row)}: {column} is {cell!r}, which is not a number{hint}")
         return found
 
     def keep(self, rows: Sequence[int]) -> Sheet:
         """Some of the rows."""
         lines = tuple(self.lines[r] for r in rows) if self.lines else ()
-        return Sheet(self.path, self.columns, tuple(self.rows[r] for r in rows), self.first_line, lines)
+        numbers = tuple(self.numbers[r] if self.numbers else r + 1 for r in rows)
+        return Sheet(self.path, self.columns, tuple(self.rows[r] for r in rows), lines, numbers)
 
 
 def as_number(cell: Any) -> float | None:
@@ -67,7 +71,8 @@ def read_sheet(path: str | Path) -> Sheet:
     """Read a file by its ending."""
     file = Path(path)
     if not file.is_file():
-        raise ValueError(f"{file}: there is no such file")
+        what = "is a directory; name the table in it" if file.is_dir() else "there is no such file"
+        raise ValueError(f"{file}: {what}")
     name = file.name.lower().removesuffix(".gz")
     if not name.endswith((".csv", ".tsv", ".txt", ".parquet", ".pq")):
         raise ValueError(f"{file} is not a table this reads; give .csv, .tsv (also .gz) or .parquet")
@@ -113,7 +118,7 @@ def _text(file: Path, packed: bool) -> Sheet:
         raise ValueError(f"{file}, line {reader.line_num}: {error}") from None
     if columns is None:
         raise ValueError(f"{file} is empty")
-    return Sheet(file, columns, tuple(rows), lines[0] if lines else None, tuple(lines))
+    return Sheet(file, columns, tuple(rows), tuple(lines))
 
 
 def _parquet(file: Path) -> Sheet:
@@ -127,4 +132,4 @@ def _parquet(file: Path) -> Sheet:
     except (pyarrow.ArrowException, OSError) as error:
         raise ValueError(f"{file} is not a Parquet file that can be read: {str(error).splitlines()[0]}") from None
     columns = [column.to_pylist() for column in table.columns]
-    return Sheet(file, tuple(table.column_names), tuple(zip(*columns, strict=True)), None)
+    return Sheet(file, tuple(table.column_names), tuple(zip(*columns, strict=True)))

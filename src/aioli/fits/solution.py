@@ -12,16 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtri, stdtrit
 
 from aioli.fits.fit import Fit
-from aioli.fits.resampling import default_count, resampled, something_left
+from aioli.fits.resampling import default_count, freedom_left, resampled
 from aioli.fits.table import Runs
 from aioli.fits.wish import Wish
 from aioli.lmo import BestSimulated, Direct, Optimum
 from aioli.lmo.laws import Fitted
 from aioli.simplex import Array
+from aioli.threads import one_thread
 
-LEVEL, HALVINGS = 0.95, 16
+LEVEL, FEWEST, HALVINGS = 0.95, 10, 16
+"""Of intervals; resampled tables that say anything; steps of a bisection."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,7 @@ class Solution:
         }
 
 
+@one_thread()
 def solve(
     fit: Fit,
     wish: Wish,
@@ -103,56 +107,110 @@ def solve(
     """The best mixture within bounds, with intervals from resampled tables."""
     convex = isinstance(fit.law, Fitted)
     count = default_count(fit.law) if resamples is None else resamples
-    if count < 0 or count == 1:
-        raise ValueError(f"--bootstrap {count}: use 0 for none, or at least 2")
+    if count != 0 and count < FEWEST:
+        raise ValueError(f"--bootstrap {count}: use 0 for none, or at least {FEWEST}")
+    freedom = float(freedom_left(fit)[wish.target_weights > 0].min())
     notes: list[str] = []
-    if count and convex and not something_left(fit):
+    if count and freedom < 1:
         notes.append("the law has as many parameters as there are runs, so nothing says how sure it is; add runs")
         count = 0
+    elif count and freedom < 4:
+        notes.append(f"only {freedom:.0f} runs more than parameters: the intervals are rough")
     best = _optimum(fit.law, wish, seed)
     simple = dict(wish.simple) | _best_run(fit.runs, wish)
-    places = np.stack([best.proportions, *simple.values()])
-    here = _value(fit.law, places, wish)
-    notes += _beyond(fit.runs, best.proportions)
+    if not convex:
+        best = _better(fit.law, wish, best, np.concatenate([np.stack(list(simple.values())), fit.runs.P]))
+    notes += _doubts(fit, wish) + _beyond(fit.runs, best.proportions)
     if not convex:
         notes.append("trees have no certificate: this is the best of many tried")
-    drawn, values, regrets = [], [], []
-    for k, law in enumerate(resampled(fit, count, seed)):
-        other = _optimum(law, wish, seed)
-        drawn.append(other.proportions)
-        values.append(_value(law, places, wish))
-        regrets.append(float(_value(fit.law, other.proportions[None], wish)[0]) - best.value)
-        step(k + 1, count)
-    tail = 100 * (1 - LEVEL) / 2
-    spans = np.percentile(np.array(values), [tail, 100 - tail], axis=0) if count else None
-    over = np.array(values) - np.array(values)[:, :1] if count else None
-    ranges = np.percentile(over, [tail, 100 - tail], axis=0) if over is not None else None
+    here = _value(fit.law, np.stack([best.proportions, *simple.values()]), wish)
+    spread = _Spread.of(fit, wish, best, list(simple.values()), count, seed, step) if count else None
     compared = {
         name: Compared(
             p,
             float(here[k]),
             float(here[k] - best.value),
-            None if ranges is None else (float(ranges[0, k]), float(ranges[1, k])),
+            None
+            if spread is None
+            else spread.around(float(here[k] - best.value), spread.errors[:, k] - spread.errors[:, 0]),
             bool((p >= wish.low - 1e-9).all() and (p <= wish.high + 1e-9).all()),
         )
         for k, (name, p) in enumerate(simple.items(), 1)
     }
-    if spans is None:
+    if spread is None:
         return Solution(fit, wish, best, compared, notes=tuple(notes))
-    stderr = float(np.std([each[0] for each in values], ddof=1))
+    shares = spread.shares(best.proportions, wish)
+    far = [
+        g
+        for g, top, p, (_, high) in zip(fit.runs.groups, fit.runs.P.max(0), best.proportions, shares, strict=True)
+        if high > top * 1.05 + 0.005 >= p
+    ]
+    if far:
+        notes.append(f"the intervals of {', '.join(far)} reach beyond what any run has tried; --tried keeps within")
     return Solution(
         fit,
         wish,
         best,
         compared,
         count,
-        np.percentile(np.array(drawn), [tail, 100 - tail], axis=0).T,
-        (float(spans[0, 0]), float(spans[1, 0])),
-        stderr,
-        max(0.0, float(np.mean(regrets))),
-        _near(fit.law, wish, best, stderr, seed),
+        shares,
+        spread.around(best.value, spread.errors[:, 0]),
+        spread.stderr,
+        max(0.0, spread.regret),
+        _near(fit.law, wish, best, spread.stderr, seed),
         tuple(notes),
     )
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """What came of resampled tables."""
+
+    drawn: Array
+    """Their best mixtures, (tables, m)."""
+    errors: Array
+    """What their laws say too much of their own best mixture, and of the simple ones, (tables, 1 + simple)."""
+    stderr: float
+    regret: float
+    reach: float
+    """Student's t over the normal: the noise itself is only known from so many degrees of freedom."""
+
+    @classmethod
+    def of(
+        cls,
+        fit: Fit,
+        wish: Wish,
+        best: Optimum,
+        simple: list[Array],
+        count: int,
+        seed: int,
+        step: Callable[[int, int], None],
+    ) -> _Spread:
+        drawn, errors, values, regrets = [], [], [], []
+        for k, law in enumerate(resampled(fit, count, seed)):
+            p = _optimum(law, wish, seed).proportions
+            places = np.stack([p, *simple, best.proportions])
+            theirs, ours = _value(law, places, wish), _value(fit.law, places, wish)
+            drawn.append(p)
+            errors.append((theirs - ours)[:-1])
+            values.append(theirs[-1])
+            regrets.append(ours[0] - best.value)
+            step(k + 1, count)
+        freedom = float(freedom_left(fit)[wish.target_weights > 0].min())
+        reach = float(stdtrit(freedom, 0.5 + LEVEL / 2) / ndtri(0.5 + LEVEL / 2))
+        return cls(np.stack(drawn), np.stack(errors), float(np.std(values, ddof=1)), float(np.mean(regrets)), reach)
+
+    def around(self, value: float, errors: Array) -> tuple[float, float]:
+        """The interval of a value that the law states with such errors; the best looks better than it is, which the
+        mean error shows."""
+        middle, half = value - float(errors.mean()), self.reach * float(ndtri(0.5 + LEVEL / 2) * errors.std(ddof=1))
+        return middle - half, middle + half
+
+    def shares(self, p: Array, wish: Wish) -> Array:
+        """The interval of each share, (m, 2)."""
+        tail = 100 * (1 - LEVEL) / 2
+        moved = np.percentile(self.reach * (self.drawn - p), [tail, 100 - tail], axis=0).T
+        return np.clip(p[:, None] + moved, wish.low[:, None], wish.high[:, None])
 
 
 def _value(law: Any, P: Array, wish: Wish) -> Array:
@@ -169,12 +227,36 @@ def _optimum(law: Any, wish: Wish, seed: int) -> Optimum:
     )
 
 
+def _better(law: Any, wish: Wish, best: Optimum, others: Array) -> Optimum:
+    """The best of many simulated mixtures, or one of the others that are allowed if that is better."""
+    allowed = others[((others >= wish.low - 1e-9) & (others <= wish.high + 1e-9)).all(1)]
+    values = _value(law, allowed, wish) if len(allowed) else np.array([np.inf])
+    k = int(np.argmin(values))
+    if values[k] >= best.value:
+        return best
+    return Optimum(allowed[k], np.asarray(law.predict(allowed[k : k + 1])[0]), float(values[k]), None)
+
+
 def _best_run(runs: Runs, wish: Wish) -> dict[str, Array]:
     """The mixture of the run that did best, by what was measured."""
     used = wish.target_weights > 0
     value = runs.L[:, used] @ wish.target_weights[used]
     whole = np.isfinite(value)
     return {"best run": runs.P[whole][int(np.argmin(value[whole]))]} if whole.any() else {}
+
+
+def _doubts(fit: Fit, wish: Wish) -> list[str]:
+    """What `fit` has found against the law of targets that count."""
+    used = {t for t, w in zip(fit.runs.targets, wish.target_weights, strict=True) if w > 0}
+    found = []
+    poor = [each.target for each in fit.troubles if each.kind == "poor" and each.target in used]
+    if poor:
+        found.append(
+            f"on runs it has not seen the law explains little of {', '.join(poor)}: do not rely on the intervals"
+        )
+    if any(each.kind != "poor" and each.target in used for each in fit.troubles):
+        found.append("aioli fit found this law misspecified, which intervals do not allow for; see its warnings")
+    return found
 
 
 def _beyond(runs: Runs, p: Array) -> list[str]:

@@ -6,7 +6,7 @@ In: one file, or one of mixtures and one of losses. Out: `Runs`, with what was m
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -15,12 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from aioli.fits.reading import Sheet, as_number, read_sheet
+from aioli.fits.reading import MISSING, Sheet, as_number, read_sheet
 from aioli.lmo.design import ROUNDING
 from aioli.simplex import Array
 
 INDEX = ("index", "run", "run_id", "id", "name", "experiment", "step")
 """Names that a common column goes by, the likeliest first."""
+IDLE = frozenset({*INDEX, "seed", "steps", "tokens", "epoch"})
+"""Columns of numbers that are no losses unless they are named."""
+LARGEST = 1e30
+"""No loss is as large as that."""
 MOST_ROUNDING = 0.03
 """Beyond this a sum is not a matter of rounding, however few decimals there are."""
 
@@ -75,22 +79,28 @@ def read_runs(
     """
     if len(paths) not in (1, 2):
         raise ValueError(f"{len(paths)} tables are given; give one, or mixtures and losses")
+    if len(paths) == 2 and Path(paths[0]).resolve() == Path(paths[1]).resolve():
+        raise ValueError(f"{paths[0]} is given twice; one table with both needs --proportions and --losses")
     sheets = [read_sheet(path) for path in paths]
     sheets = [_filtered(sheet, where or {}, sheets) for sheet in sheets]
     first, last = sheets[0], sheets[-1]
-    if len(sheets) == 1 and proportions is None:
+    if len(sheets) == 1 and (proportions is None or losses is None):
         raise ValueError(
             f"say which columns of {first.path.name} are proportions and which are losses, such as --proportions "
             f"'p_*' --losses 'loss_*'; it has {', '.join(first.columns)}"
         )
     key = _index(first, last, index) if len(sheets) == 2 else None
-    shares = _matching(first, proportions, {key}, "--proportions")
-    used = {key, targets_in} | (set(shares.values()) if len(sheets) == 1 else set())
-    values = _matching(last, losses, used, "--losses")
+    idle = {key, targets_in, index, *(where or {})}
+    shares = _matching(first, proportions, idle, "--proportions")
+    values = _matching(last, losses, idle | (set(shares.values()) if len(sheets) == 1 else set()), "--losses")
     if targets_in is not None:
         last, values, key = _spread(last, values, targets_in, key or index, shares if len(sheets) == 1 else {})
         first = last if len(sheets) == 1 else first
     notes: list[str] = []
+    if losses is None:
+        notes.append(f"losses: {', '.join(values)} (all columns of numbers; --losses names others)")
+    if len(sheets) == 1 and targets_in is None:
+        notes += _repeated(first, set(shares.values()) | set(values.values()))
     pairs = [(r, r) for r in range(len(first.rows))] if first is last else _joined(first, last, str(key), notes)
     P, kept, renormalised = _mixtures(first, list(shares.values()), [a for a, _ in pairs], notes)
     rows = [pairs[k][1] for k in kept]
@@ -153,14 +163,16 @@ def _ending(columns: Sequence[str], group: str) -> list[str]:
 def _matching(sheet: Sheet, patterns: str | None, used: set[str | None], option: str) -> dict[str, str]:
     """Columns by name. The part under a single star is the name; without a pattern every numeric column counts."""
     if patterns is None:
-        free = [c for c in sheet.columns if c not in used and _numeric(sheet, c)]
+        free = [c for c in sheet.columns if c not in used and c.lower() not in IDLE and _numeric(sheet, c)]
         if not free:
             raise ValueError(f"{sheet.path.name} has no columns of numbers left for {option}")
         return {c: c for c in free}
     found: dict[str, str] = {}
     for pattern in filter(None, (part.strip() for part in patterns.split(","))):
-        some = [pattern] if pattern in sheet.columns else [c for c in sheet.columns if fnmatchcase(c, pattern)]
-        some = [c for c in some if c not in used]
+        all_ = [pattern] if pattern in sheet.columns else [c for c in sheet.columns if fnmatchcase(c, pattern)]
+        some = [c for c in all_ if c not in used]
+        if all_ and not some:
+            raise ValueError(f"{option} {pattern!r} matches only columns that are taken already: {', '.join(all_)}")
         if not some:
             raise ValueError(
                 f"{option} {pattern!r} matches no column of {sheet.path.name}; it has {', '.join(sheet.columns)}"
@@ -192,8 +204,8 @@ def _index(first: Sheet, last: Sheet, index: str | None) -> str:
     likely = [c for name in INDEX for c in common if c.lower() == name]
     if not likely and len(common) != 1:
         raise ValueError(
-            f"{first.path.name} and {last.path.name} have {', '.join(common) or 'no column'} in common; "
-            "name the one that joins them with --index"
+            f"{first.path.name} and {last.path.name} have {', '.join(common) or 'no column'} in common; both need a "
+            "column of one name that tells runs apart (--index NAME if it is not called index or run)"
         )
     return likely[0] if likely else common[0]
 
@@ -220,9 +232,13 @@ def _filtered(sheet: Sheet, where: Mapping[str, str], sheets: Sequence[Sheet]) -
 
 
 def _key(cell: Any) -> Any:
-    """What two cells are compared by: 7, 7.0 and "7" are one."""
-    number = as_number(cell)
-    return str(cell).strip() if number is None or math.isnan(number) else number
+    """What two cells are compared by: 7, 7.0 and "7" are one, 007 and 7 are not, and nothing equals nothing."""
+    text = str(cell).strip()
+    if text.lower() in MISSING or cell is None:
+        return object()
+    if re.fullmatch(r"-?(0|[1-9]\d*)(\.0*)?", text):
+        return int(text.partition(".")[0])
+    return text
 
 
 def _joined(first: Sheet, last: Sheet, key: str, notes: list[str]) -> list[tuple[int, int]]:
@@ -250,7 +266,7 @@ def _spread(
     if len(values) != 1:
         raise ValueError(f"with a column of targets there must be one column of losses, not {', '.join(values)}")
     if key is None:
-        key = next((c for name in INDEX[:-1] for c in sheet.columns if c.lower() == name), None)
+        key = next((c for name in INDEX[:-1] for c in sheet.columns if c.lower() == name and c != targets_in), None)
     by = [key] if key is not None and key in sheet.columns else list(shares.values())
     loss = next(iter(values.values()))
     first_row: dict[Any, int] = {}
@@ -270,14 +286,14 @@ def _spread(
     clash = [name for name in names if name in sheet.columns]
     labels = {name: f"{targets_in}={name}" if clash else name for name in names}
     rows = tuple((*sheet.rows[row], *(cells.get((run, name)) for name in names)) for run, row in first_row.items())
-    lines = tuple(sheet.lines[row] for row in first_row.values()) if sheet.lines else ()
-    wide = Sheet(sheet.path, (*sheet.columns, *labels.values()), rows, sheet.first_line, lines)
+    kept = sheet.keep(list(first_row.values()))
+    wide = Sheet(sheet.path, (*sheet.columns, *labels.values()), rows, kept.lines, kept.numbers)
     return wide, labels, key
 
 
 def _loss(sheet: Sheet, row: int, column: str) -> float:
     value = sheet.number(row, column)
-    if math.isinf(value):
+    if abs(value) > LARGEST:
         raise ValueError(f"{sheet.place(row)}: {column} is {value}; leave the cell empty if the run diverged")
     return value
 
@@ -309,9 +325,19 @@ def _mixtures(sheet: Sheet, columns: list[str], rows: list[int], notes: list[str
 
 
 def _tolerance(shares: Array) -> float:
-    """How far rounding can move the sum: half a unit of the last decimal for each share."""
+    """How far rounding can move the sum: half a unit of the last decimal for each share, and a little more."""
     decimals = max(len(repr(round(float(v), 10)).partition(".")[2]) for v in shares)
-    return min(max(ROUNDING, 0.5 * int((shares > 0).sum()) * 10.0**-decimals + 1e-12), MOST_ROUNDING)
+    least = ROUNDING if decimals <= 3 else 1e-3
+    return min(max(least, 0.5 * int((shares > 0).sum()) * 10.0**-decimals + 1e-12), MOST_ROUNDING)
+
+
+def _repeated(sheet: Sheet, used: set[str]) -> list[str]:
+    """A hint where the same run stands in several rows that a column of words tells apart."""
+    run = next((c for name in INDEX[:-1] for c in sheet.columns if c.lower() == name and c not in used), None)
+    words = [c for c in sheet.columns if c not in used and c != run and not _numeric(sheet, c)]
+    if run is None or not words or len(set(map(str, sheet.values(run)))) == len(sheet.rows):
+        return []
+    return [f"{run} repeats; if {words[0]} names what each loss is of, add --targets-in {words[0]}"]
 
 
 def _remedy(total: float) -> str:

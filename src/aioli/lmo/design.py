@@ -74,8 +74,11 @@ def patterns(weights: Array) -> list[tuple[Array, Places]]:
 
 def check_rank(P: Array) -> None:
     """Refuse a design from which the law's parameters cannot be told apart, and say why."""
-    _, singular, directions = np.linalg.svd(P, full_matrices=True)
     m = P.shape[1]
+    squares = np.linalg.eigvalsh(P.T @ P)
+    if squares[0] > 1e-10 * squares[-1]:
+        return  # without doubt
+    _, singular, directions = np.linalg.svd(P, full_matrices=len(P) < m)
     rank = int((singular > 1e-10 * singular[0]).sum())
     if rank == m:
         return

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from aioli.lmo.design import as_counted, as_design, check_rank, least_squares, patterns, scores
 from aioli.lmo.loglinear import fit_loglinear
 from aioli.simplex import Array, Places
+from aioli.threads import one_thread
 
 Own = TypeVar("Own", bound="Fitted")
 
@@ -69,6 +70,10 @@ class Fitted:
 
     def link(self, u: Array) -> tuple[Array, Array, Array]:
         """phi(u), phi'(u), phi''(u) of every term at u = A p."""
+        raise NotImplementedError
+
+    def tangent(self, P: ArrayLike, target: int) -> Array:
+        """How the predictions of one target change with its parameters, (runs, parameters)."""
         raise NotImplementedError
 
     def _shape(self, predicted: Array) -> Array:
@@ -154,7 +159,8 @@ class LogLinearStatic(Ridged):
             for column, _ in patterns(w):
                 _check_runs(design[column > 0])
         start = None if like is None else (like.A_, like.c_, like.huber_)
-        self.A_, self.c_, self.huber_ = fit_loglinear(design, losses, self.huber, self.ridge, w, start)
+        with one_thread():
+            self.A_, self.c_, self.huber_ = fit_loglinear(design, losses, self.huber, self.ridge, w, start)
         self.b_ = np.ones(len(self.A_))
         self._vector = np.ndim(L) == 1
         self.mse_, self.r2_ = scores(losses, self.c_ + np.exp(-(design @ self.A_.T)), w)

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from aioli.lmo.design import as_counted, as_design, scores
 from aioli.lmo.laws import Fitted
 from aioli.simplex import Array, Places
+from aioli.threads import one_thread
 
 _GOLDEN = 0.5 * (5**0.5 - 1)
 _TRANSFER, _ALPHA, _HEIGHT, _LEVEL = (1.0, None), (np.log(0.5), 0.5), (np.log(2.0), 0.7), (-1.0, 5.0)
@@ -41,8 +42,10 @@ class TransferPowerLaw(Fitted):
     alpha_: Array = field(init=False, repr=False)
     noise_: Array = field(init=False, repr=False)
     """Standard deviation of the noise of each target, as estimated."""
+    freedom_: Array = field(init=False, repr=False)
+    """How many parameters of each target the runs determine; the prior does the rest."""
     BY_TERM: ClassVar[tuple[str, ...]] = (*Fitted.BY_TERM, "alpha_")
-    BY_TARGET: ClassVar[tuple[str, ...]] = (*Fitted.BY_TARGET, "noise_")
+    BY_TARGET: ClassVar[tuple[str, ...]] = (*Fitted.BY_TARGET, "noise_", "freedom_")
 
     def __post_init__(self) -> None:
         if isinstance(self.terms, bool) or self.terms != int(self.terms) or not 1 <= self.terms <= 20:
@@ -61,19 +64,22 @@ class TransferPowerLaw(Fitted):
         """
         design = as_design(P)
         losses, w = as_counted(L, len(design), weights)
+        w = w * ((w > 0).sum(0) / w.sum(0))  # the prior is weighed against runs, whatever the weights are measured in
         mean, size = _scale(losses, w)
         moving = size > 1e-12 * np.abs(losses).max(0)
         n, m, K = losses.shape[1], design.shape[1], self.terms
         found, noise = np.tile(_prior(m, K, self.spread)[0], (n, 1)), np.zeros(n)
+        freedom = np.ones(n)
         chunk = max(1, _CHUNK // (design.shape[0] * found.shape[1]))
         for some in np.array_split(np.flatnonzero(moving), max(1, -(-int(moving.sum()) // chunk))):
             if some.size:
                 Z = ((losses - mean) / np.where(moving, size, 1.0)).T[some]
                 fit = _Fit(design, Z, np.ascontiguousarray(w.T[some]), K, self.spread)
                 start = None if like is None else (_logs(like, some, mean, size), (like.noise_ / size)[some] ** 2)
-                found[some], noise[some] = fit.run(start)
+                with one_thread():
+                    found[some], noise[some], freedom[some] = fit.run(start)
         self._take(found, mean, np.where(moving, size, 0.0), m)
-        self.noise_ = np.sqrt(noise) * size
+        self.noise_, self.freedom_ = np.sqrt(noise) * size, freedom
         self._vector = np.ndim(L) == 1
         self.mse_, self.r2_ = scores(losses, self._table(design), w)
         return self
@@ -173,19 +179,22 @@ class _Fit:
     terms: int
     spread: float
 
-    def run(self, start: tuple[Array, Array] | None) -> tuple[Array, Array]:
-        """The logarithms (n, q) and the variance of the noise (n,); the prior's weight follows from the latter."""
+    def run(self, start: tuple[Array, Array] | None) -> tuple[Array, Array, Array]:
+        """The logarithms (n, q), the variance of the noise (n,), from which the prior's weight follows, and how many
+        parameters the runs determine (n,)."""
         if start is not None:
             x, noise = start[0], np.maximum(start[1], _NOISE[0])
-            return self._search(x, noise, 15)[0], noise
+            return self._search(x, noise, 15)[0], noise, np.ones(len(x))
         x, noise = self._first(), np.full(len(self.Z), _NOISE[1])
         for _ in range(4):
-            x, fresh = self._search(x, noise, 60)
+            x, residual = self._search(x, noise, 60)
+            freedom = self._freedom(x, residual, noise)
+            fresh = np.array([_variance(*each) for each in zip(residual, self.weights, freedom, strict=True)])
             settled = bool((np.abs(fresh - noise) <= 0.1 * noise).all())
             noise = fresh
             if settled:
                 break
-        return x, noise
+        return x, noise, freedom
 
     def _first(self) -> Array:
         """The prior's mean; several terms begin apart, spread over the groups by the order of what one term says."""
@@ -207,13 +216,13 @@ class _Fit:
         return error + 0.5 * noise * (((x - mean) / sd) ** 2).sum(1), residual
 
     def _search(self, x: Array, noise: Array, iterations: int) -> tuple[Array, Array]:
-        """Levenberg-Marquardt from x; returns where it ends and the variance of the noise seen there."""
-        result, seen = x.copy(), noise.copy()
+        """Levenberg-Marquardt from x; returns where it ends and what is left over there, (n, runs)."""
+        result, seen = x.copy(), np.empty_like(self.Z)
         left, damping = np.arange(len(x)), np.full(len(x), 1e-2)
         x, noise = x.copy(), noise.copy()
         cost, residual = self._cost(x, noise, left)
         for turn in range(iterations):
-            step, freedom = self._step(x, residual, noise, damping, left)
+            step = self._step(x, residual, noise, damping, left)
             trial = x + np.clip(step, -2.0, 2.0)
             new_cost, new_residual = self._cost(trial, noise, left)
             good = new_cost <= cost
@@ -223,29 +232,36 @@ class _Fit:
             cost = np.where(good, new_cost, cost)
             damping = np.where(good, np.maximum(0.3 * damping, 1e-9), 4.0 * damping)
             going = ~small & (damping < 1e8) & (turn < iterations - 1)
-            for i in np.flatnonzero(~going):
-                result[left[i]] = x[i]
-                seen[left[i]] = _variance(residual[i], self.weights[left[i]], freedom[i])
+            result[left[~going]], seen[left[~going]] = x[~going], residual[~going]
             if not going.any():
                 break
             left, x, residual, cost = left[going], x[going], residual[going], cost[going]
             noise, damping = noise[going], damping[going]
         return result, seen
 
-    def _step(self, x: Array, residual: Array, noise: Array, damping: Array, chosen: Places) -> tuple[Array, Array]:
-        """A damped Gauss-Newton step of every target, and how many parameters the runs determine."""
-        mean, sd = _prior(self.P.shape[1], self.terms, self.spread)
+    def _normal(self, x: Array, residual: Array, noise: Array, chosen: Places) -> tuple[Array, Array, Array]:
+        """J'WJ and J'W·residual of every target, and the weight of the prior on each parameter."""
+        _, sd = _prior(self.P.shape[1], self.terms, self.spread)
         J, _ = _jacobian(x, self.P, self.terms)
         reach = 2.0 * np.sqrt(noise)[:, None]
         root = np.sqrt(self.weights[chosen] * np.minimum(1.0, reach / np.maximum(np.abs(residual), 1e-300)))
         J *= root[:, None]
-        prior = noise[:, None] / sd**2
-        gram, diagonal = J @ np.swapaxes(J, 1, 2), np.arange(x.shape[1])
-        slope = (J @ (root * residual)[..., None])[..., 0] - prior * (x - mean)
-        informed = gram[:, diagonal, diagonal]
-        freedom = (informed / (informed + prior)).sum(1)
-        gram[:, diagonal, diagonal] += prior + damping[:, None] * (informed + prior)
-        return np.asarray(np.linalg.solve(gram, slope[..., None])[..., 0]), np.asarray(freedom)
+        return J @ np.swapaxes(J, 1, 2), (J @ (root * residual)[..., None])[..., 0], noise[:, None] / sd**2
+
+    def _step(self, x: Array, residual: Array, noise: Array, damping: Array, chosen: Places) -> Array:
+        """A damped Gauss-Newton step of every target."""
+        mean, _ = _prior(self.P.shape[1], self.terms, self.spread)
+        gram, slope, prior = self._normal(x, residual, noise, chosen)
+        diagonal = np.arange(x.shape[1])
+        gram[:, diagonal, diagonal] += prior + damping[:, None] * (gram[:, diagonal, diagonal] + prior)
+        return np.asarray(np.linalg.solve(gram, (slope - prior * (x - mean))[..., None])[..., 0])
+
+    def _freedom(self, x: Array, residual: Array, noise: Array) -> Array:
+        """How many parameters of each target the runs determine: the trace of the hat matrix."""
+        gram, _, prior = self._normal(x, residual, noise, np.arange(len(x)))
+        whole, diagonal = gram.copy(), np.arange(x.shape[1])
+        whole[:, diagonal, diagonal] += prior
+        return np.asarray(np.trace(np.linalg.solve(whole, gram), axis1=1, axis2=2))
 
 
 def _variance(residual: Array, weights: Array, freedom: float) -> float:

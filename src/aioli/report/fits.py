@@ -26,17 +26,22 @@ def write_fit(fit: Fit, path: Path) -> Path:
         f"{FORMULAS[fit.name.partition(':')[0]]}, fitted to {len(runs.P)} runs of {len(runs.groups)} groups and "
         f"{len(runs.targets)} targets"
     )
-    parts = [pages.heading("How well it predicts runs it has not seen"), pages.wide(_scores(fit))]
+    parts = [*_troubles(fit), pages.heading("How well it predicts runs it has not seen"), pages.wide(_scores(fit))]
     if fit.choices:
         rows = [
-            [c.name, f"{c.error:.4f}", f"+{c.worse:.4f} ± {c.stderr:.4f}", f"{c.spearman:.4f}"] for c in fit.choices
+            [
+                c.name,
+                f"{c.error:.4f}",
+                "smallest" if c.worse == 0 else f"+{c.worse:.4f} ± {c.stderr:.4f}",
+                f"{c.spearman:.4f}",
+            ]
+            for c in fit.choices
         ]
         best = next(k for k, c in enumerate(fit.choices) if c.chosen)
         parts += [pages.heading("Laws that were compared")]
         parts += [pages.table(["law", "held-out error / variance", "more than the smallest", "Spearman"], rows, best)]
     parts += _predictions(fit)
     parts += _effects(fit)
-    parts += _troubles(fit)
     return pages.write(path, f"Mixing law: {fit.name}", lead, parts, broad=True)
 
 
@@ -47,6 +52,9 @@ def _scores(fit: Fit) -> str:
         [t, *(w for each in measured for w in (f"{each.mse[i]:.3g}", f"{each.r2[i]:.4f}", f"{each.spearman[i]:.4f}"))]
         for i, t in enumerate(fit.runs.targets)
     ]
+    if len(rows) > 1:
+        means = (w for each in measured for w in (each.mse.mean(), each.r2.mean(), each.spearman.mean()))
+        rows.append(["mean", *(f"{value:.4g}" for value in means)])
     return pages.table(header, rows)
 
 
@@ -84,9 +92,9 @@ def _effects(fit: Fit) -> list[str]:
 
 def _troubles(fit: Fit) -> list[str]:
     if not fit.troubles:
-        return [pages.heading("What speaks against it"), pages.paragraph("Nothing that a test has found.")]
-    rows = [[each.target, each.kind, each.words] for each in fit.troubles]
-    return [pages.heading("What speaks against it"), pages.wide(pages.table(["target", "kind", "finding"], rows))]
+        return [pages.paragraph("No test has found anything that speaks against it.")]
+    lines = [f"{each.target}: {each.words}" for each in fit.troubles]
+    return [pages.heading("What speaks against it"), pages.listed(lines)]
 
 
 def write_solution(found: Solution, path: Path) -> Path:
@@ -113,12 +121,12 @@ def write_solution(found: Solution, path: Path) -> Path:
         parts.append(_triangle(found))
     if len(groups) == 2:
         parts.append(_line(found))
-    parts += [pages.heading("Instead of it"), pages.table(*_instead(found))]
+    parts += [pages.heading("Instead of it"), pages.wide(pages.table(*_instead(found)))]
     parts += [pages.paragraph(f"Worth knowing: {note}.", "note") for note in found.notes]
     pasted = dict(zip(groups, best.proportions.tolist(), strict=True))
     parts += [
         pages.heading("To paste"),
-        pages.commands([block("json", pasted), block("megatron", pasted), block("hf", pasted)]),
+        pages.pasted([block("json", pasted), block("megatron", pasted), block("hf", pasted)]),
     ]
     interval = ""
     if found.loss_interval is not None:

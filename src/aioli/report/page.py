@@ -27,6 +27,7 @@ th, td { text-align: right; padding: .4rem .6rem; border-bottom: 1px solid var(-
 th:first-child, td:first-child { text-align: left; } th { color: var(--soft); font-weight: 600; font-size: .9rem; }
 tr.best td { font-weight: 700; }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: .8rem; overflow-x: auto; }
+pre.wrap { white-space: pre-wrap; overflow-wrap: anywhere; } ul { padding-left: 1.2rem; }
 .wide { overflow-x: auto; } .wide td, .wide th { white-space: nowrap; padding: .35rem .5rem; font-size: .9rem; }
 .note { color: var(--soft); }
 """
@@ -65,6 +66,16 @@ def wide(part: str) -> str:
 def commands(lines: Sequence[str]) -> str:
     """Commands to copy."""
     return f"<pre>{escape(chr(10).join(lines))}</pre>"
+
+
+def pasted(lines: Sequence[str]) -> str:
+    """Lines to copy that may be long: they are wrapped."""
+    return f'<pre class="wrap">{escape((chr(10) * 2).join(lines))}</pre>'
+
+
+def listed(lines: Sequence[str]) -> str:
+    """A list of plain words."""
+    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
 
 
 def write(path: Path, title: str, lead: str, parts: Sequence[str], broad: bool = False) -> Path:

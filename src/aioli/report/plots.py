@@ -24,6 +24,8 @@ class Cloud:
     x: Sequence[float]
     y: Sequence[float]
     curve: Sequence[Pair] = ()
+    curves: Sequence[tuple[str, Sequence[Pair]]] = ()
+    """More lines, each with its colour."""
     colours: Sequence[str] = ()
     """One for each point; blue if there are none."""
     flats: Sequence[float] = ()
@@ -109,8 +111,8 @@ def _panel(panel: Cloud, area: _Area, diagonal: bool, x_label: str, y_label: str
         line = f'd="M{area.left:.1f} {area.y(value):.1f}h{area.width:.1f}"'
         body.append(f'<path {line} stroke="#888" stroke-dasharray="2 4" fill="none"/>')
     if panel.curve:
-        where = " ".join(f"{area.x(x):.1f},{area.y(y):.1f}" for x, y in panel.curve)
-        body.append(f'<polyline points="{where}" fill="none" stroke="{ORANGE}" stroke-width="2"/>')
+        body.append(_line(area, panel.curve, ORANGE))
+    body += [_line(area, curve, ink) for ink, curve in panel.curves]
     small = 2.2 if len(panel.x) > 100 else 3.5
     for k, (x, y) in enumerate(zip(panel.x, panel.y, strict=True)):
         if math.isfinite(x) and math.isfinite(y):
@@ -121,6 +123,11 @@ def _panel(panel: Cloud, area: _Area, diagonal: bool, x_label: str, y_label: str
         place = f'x="{area.left + area.width - 4:.0f}" y="{area.top + area.height - 7:.0f}"'
         body.append(f'<text {place} text-anchor="end">{escape(panel.note)}</text>')
     return "".join(body)
+
+
+def _line(area: _Area, points: Sequence[Pair], ink: str) -> str:
+    where = " ".join(f"{area.x(x):.1f},{area.y(y):.1f}" for x, y in points)
+    return f'<polyline points="{where}" fill="none" stroke="{ink}" stroke-width="2"/>'
 
 
 def _beside(panel: Cloud, area: _Area) -> str:
