@@ -159,8 +159,8 @@ def fit_runs(
     choices: list[Choice] = []
     notes = list(runs.notes)
     if law == "auto":
-        law, choices, tables = choose(runs, fold, how, step, ridge)
-        predicted = tables[law]
+        law, choices, predicted, told = choose(runs, fold, how, step, ridge)
+        notes += told
         fitted = create_law(law, ridge=ridge).fit(runs.P, runs.L, runs.weights)
     else:
         unfitted = create_law(law, ridge=ridge)

@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from aioli.config import parse_settings
 from aioli.lmo import LinearStatic, LogLinearStatic, TransferPowerLaw, Trees
-from aioli.lmo.laws import Fitted
-from aioli.simplex import Array, Places
-
-Own = TypeVar("Own", bound="StaticLaw")
-
-
-class StaticLaw(Protocol):
-    """A law of finished runs."""
-
-    def fit(
-        self: Own, P: ArrayLike, L: ArrayLike, weights: ArrayLike | None = None, like: Own | None = None
-    ) -> Own: ...
-
-    def predict(self, P: ArrayLike) -> Array: ...
-
-    def part(self: Own, targets: Sequence[int] | Places) -> Own: ...
-
+from aioli.lmo.laws import StaticLaw
+from aioli.simplex import Array
 
 LAWS: dict[str, type[Any]] = {
     "linear": LinearStatic,
@@ -86,7 +70,7 @@ def law_to_json(law: Any) -> dict[str, Any]:
     name = next(name for name, kind in LAWS.items() if isinstance(law, kind))
     plain: dict[str, Any] = {"name": name, "formula": FORMULAS[name]}
     plain["settings"] = {s: getattr(law, s) for s in settings_of(type(law))}
-    if isinstance(law, Fitted):
+    if isinstance(law, StaticLaw):
         plain["parameters"] = {a.rstrip("_"): getattr(law, a).tolist() for a in (*law.BY_TERM, *law.BY_TARGET)}
     return plain
 
@@ -101,7 +85,7 @@ def law_from_json(plain: Mapping[str, Any], P: Array, L: Array, weights: Array) 
     if unknown:
         raise ValueError(f"its law {name} has no setting {unknown[0]!r}")
     law = create_law(name, **settings)
-    if not isinstance(law, Fitted):
+    if not isinstance(law, StaticLaw):
         return law.fit(P, L, weights)
     n, m = L.shape[1], P.shape[1]
     given = plain.get("parameters")

@@ -14,7 +14,7 @@ import numpy as np
 
 from aioli.fits.fit import Fit
 from aioli.fits.scoring import fit_anyhow
-from aioli.lmo.laws import Fitted
+from aioli.lmo.laws import StaticLaw
 from aioli.simplex import Array
 
 RESAMPLES, SLOW, TREES = 200, 100, 20
@@ -27,7 +27,7 @@ BATCH = 400
 
 def default_count(law: Any) -> int:
     """How many tables by default."""
-    if not isinstance(law, Fitted):
+    if not isinstance(law, StaticLaw):
         return TREES
     return RESAMPLES if law.terms == 1 else SLOW
 
@@ -38,7 +38,7 @@ def freedom_left(fit: Fit) -> Array:
     used = getattr(law, "freedom_", None)
     if used is None:  # every parameter counts
         used = np.full(
-            len(runs.targets), float(law.tangent(runs.P[:1], 0).shape[1]) if isinstance(law, Fitted) else 0.0
+            len(runs.targets), float(law.tangent(runs.P[:1], 0).shape[1]) if isinstance(law, StaticLaw) else 0.0
         )
     return np.asarray(runs.weights.sum(0) - used)
 
@@ -46,7 +46,7 @@ def freedom_left(fit: Fit) -> Array:
 def resampled(fit: Fit, count: int, seed: int) -> Iterator[Any]:
     """The law, fitted again to resampled tables, several at a time."""
     rng, runs, n = np.random.default_rng(seed), fit.runs, len(fit.runs.targets)
-    convex = isinstance(fit.law, Fitted)
+    convex = isinstance(fit.law, StaticLaw)
     noise = _noise(fit) if convex else np.zeros((n, n))
     expected = fit.predict(runs.P)
     size = max(1, BATCH // n)

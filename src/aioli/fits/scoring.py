@@ -151,14 +151,17 @@ class Choice:
 
 def choose(
     runs: Runs, fold: NDArray[np.int64], how: str, step: Callable[[], None] = lambda: None, ridge: float = 0.0
-) -> tuple[str, list[Choice], dict[str, Array]]:
-    """The simplest law whose held-out error is within one standard error of the smallest, and how all did."""
+) -> tuple[str, list[Choice], Array, list[str]]:
+    """The simplest law whose held-out error is within one standard error of the smallest, how all did, what it says of
+    runs it has not seen, and what is to be noted of that."""
     predicted: dict[str, Array] = {}
+    notes: dict[str, list[str]] = {}
     for name in candidates():
         law = create_law(name, ridge=ridge)
         try:
             fit_copy(law, runs.P, runs.L, runs.weights)  # one that these runs do not determine is no candidate
-            predicted[name] = held_out(law, runs, fold, step)
+            notes[name] = []
+            predicted[name] = held_out(law, runs, fold, step, notes[name])
         except ValueError:
             continue
     if not predicted:
@@ -184,4 +187,4 @@ def choose(
         rank = float(measure(runs.L, predicted[name], how).spearman.mean())
         found.append(Choice(name, float(each.mean()), float(more.mean()), stderr, rank, chosen == name))
     assert chosen is not None
-    return chosen, found, predicted
+    return chosen, found, predicted[chosen], notes[chosen]

@@ -19,7 +19,7 @@ from aioli.fits.resampling import default_count, freedom_left, resampled
 from aioli.fits.table import Runs
 from aioli.fits.wish import Wish
 from aioli.lmo import BestSimulated, Direct, Optimum
-from aioli.lmo.laws import Fitted
+from aioli.lmo.laws import StaticLaw
 from aioli.simplex import Array
 from aioli.threads import one_thread
 
@@ -105,48 +105,23 @@ def solve(
     step: Callable[[int, int], None] = lambda a, b: None,
 ) -> Solution:
     """The best mixture within bounds, with intervals from resampled tables."""
-    convex = isinstance(fit.law, Fitted)
     count = default_count(fit.law) if resamples is None else resamples
     if count != 0 and count < FEWEST:
         raise ValueError(f"--bootstrap {count}: use 0 for none, or at least {FEWEST}")
     freedom = float(freedom_left(fit)[wish.target_weights > 0].min())
-    notes: list[str] = []
-    if count and freedom < 1:
-        notes.append("the law has as many parameters as there are runs, so nothing says how sure it is; add runs")
-        count = 0
-    elif count and freedom < 4:
-        notes.append(f"only {freedom:.0f} runs more than parameters: the intervals are rough")
-    best = _optimum(fit.law, wish, seed)
     simple = dict(wish.simple) | _best_run(fit.runs, wish)
-    if not convex:
+    best = _optimum(fit.law, wish, seed)
+    if not isinstance(fit.law, StaticLaw):
         best = _better(fit.law, wish, best, np.concatenate([np.stack(list(simple.values())), fit.runs.P]))
-    notes += _doubts(fit, wish) + _beyond(fit.runs, best.proportions)
-    if not convex:
-        notes.append("trees have no certificate: this is the best of many tried")
-    here = _value(fit.law, np.stack([best.proportions, *simple.values()]), wish)
-    spread = _Spread.of(fit, wish, best, list(simple.values()), count, seed, step) if count else None
-    compared = {
-        name: Compared(
-            p,
-            float(here[k]),
-            float(here[k] - best.value),
-            None
-            if spread is None
-            else spread.around(float(here[k] - best.value), spread.errors[:, k] - spread.errors[:, 0]),
-            bool((p >= wish.low - 1e-9).all() and (p <= wish.high + 1e-9).all()),
-        )
-        for k, (name, p) in enumerate(simple.items(), 1)
-    }
+    notes = _doubts(fit, wish, best, freedom if count else None)
+    spread = None
+    if count and freedom >= 1:
+        spread = _Spread.of(fit, wish, best, list(simple.values()), count, freedom, seed, step)
+    compared = _compared(fit, wish, best, simple, spread)
     if spread is None:
         return Solution(fit, wish, best, compared, notes=tuple(notes))
     shares = spread.shares(best.proportions, wish)
-    far = [
-        g
-        for g, top, p, (_, high) in zip(fit.runs.groups, fit.runs.P.max(0), best.proportions, shares, strict=True)
-        if high > top * 1.05 + 0.005 >= p
-    ]
-    if far:
-        notes.append(f"the intervals of {', '.join(far)} reach beyond what any run has tried; --tried keeps within")
+    notes += _far(fit.runs, best.proportions, shares)
     return Solution(
         fit,
         wish,
@@ -160,6 +135,20 @@ def solve(
         _near(fit.law, wish, best, spread.stderr, seed),
         tuple(notes),
     )
+
+
+def _compared(
+    fit: Fit, wish: Wish, best: Optimum, simple: dict[str, Array], spread: _Spread | None
+) -> dict[str, Compared]:
+    """Simple mixtures next to the best."""
+    found = {}
+    for k, (name, p) in enumerate(simple.items(), 1):
+        loss = float(_value(fit.law, p[None], wish)[0])
+        worse = loss - best.value
+        span = None if spread is None else spread.around(worse, spread.errors[:, k] - spread.errors[:, 0])
+        within = bool((p >= wish.low - 1e-9).all() and (p <= wish.high + 1e-9).all())
+        found[name] = Compared(p, loss, worse, span, within)
+    return found
 
 
 @dataclass(frozen=True)
@@ -183,6 +172,7 @@ class _Spread:
         best: Optimum,
         simple: list[Array],
         count: int,
+        freedom: float,
         seed: int,
         step: Callable[[int, int], None],
     ) -> _Spread:
@@ -196,7 +186,6 @@ class _Spread:
             values.append(theirs[-1])
             regrets.append(ours[0] - best.value)
             step(k + 1, count)
-        freedom = float(freedom_left(fit)[wish.target_weights > 0].min())
         reach = float(stdtrit(freedom, 0.5 + LEVEL / 2) / ndtri(0.5 + LEVEL / 2))
         return cls(np.stack(drawn), np.stack(errors), float(np.std(values, ddof=1)), float(np.mean(regrets)), reach)
 
@@ -220,7 +209,7 @@ def _value(law: Any, P: Array, wish: Wish) -> Array:
 
 def _optimum(law: Any, wish: Wish, seed: int) -> Optimum:
     weights, low, high = (tuple(each.tolist()) for each in (wish.target_weights, wish.low, wish.high))
-    if isinstance(law, Fitted):
+    if isinstance(law, StaticLaw):
         return Direct(weights, low, high).solve(law)
     return BestSimulated(20_000, 20, seed=seed, target_weights=weights, floors=low, caps=high).solve(
         law.predict, len(low)
@@ -245,36 +234,49 @@ def _best_run(runs: Runs, wish: Wish) -> dict[str, Array]:
     return {"best run": runs.P[whole][int(np.argmin(value[whole]))]} if whole.any() else {}
 
 
-def _doubts(fit: Fit, wish: Wish) -> list[str]:
-    """What `fit` has found against the law of targets that count."""
+def _doubts(fit: Fit, wish: Wish, best: Optimum, freedom: float | None) -> list[str]:
+    """What speaks against the answer, or for taking it with care."""
     used = {t for t, w in zip(fit.runs.targets, wish.target_weights, strict=True) if w > 0}
     found = []
+    if freedom is not None and freedom < 1:
+        found.append("the law has as many parameters as there are runs, so nothing says how sure it is; add runs")
+    elif freedom is not None and freedom < 4:
+        found.append(f"only {freedom:.0f} runs more than parameters: the intervals are rough")
     poor = [each.target for each in fit.troubles if each.kind == "poor" and each.target in used]
     if poor:
-        found.append(
-            f"on runs it has not seen the law explains little of {', '.join(poor)}: do not rely on the intervals"
-        )
+        names = ", ".join(poor)
+        found.append(f"on runs it has not seen the law explains little of {names}: do not rely on the intervals")
     if any(each.kind != "poor" and each.target in used for each in fit.troubles):
         found.append("aioli fit found this law misspecified, which intervals do not allow for; see its warnings")
-    return found
-
-
-def _beyond(runs: Runs, p: Array) -> list[str]:
-    """Shares that no run has tried."""
-    most = runs.P.max(0)
-    found = [
+    found += [
         f"{group} at {share:.1%} is beyond what any run has tried (at most {top:.1%})"
-        for group, share, top in zip(runs.groups, p, most, strict=True)
-        if share > top * 1.05 + 0.005
+        for group, share, top in zip(fit.runs.groups, best.proportions, fit.runs.P.max(0), strict=True)
+        if share > _reach(top)
     ]
+    if best.gap is None:
+        found.append("trees have no certificate: this is the best of many tried")
     return found
+
+
+def _far(runs: Runs, p: Array, shares: Array) -> list[str]:
+    """Groups whose interval reaches where no run has been, although their share does not."""
+    tops = zip(runs.groups, runs.P.max(0), p, shares[:, 1], strict=True)
+    far = [group for group, top, share, high in tops if high > _reach(top) >= share]
+    if not far:
+        return []
+    return [f"the intervals of {', '.join(far)} reach beyond what any run has tried; --tried keeps within"]
+
+
+def _reach(top: float) -> float:
+    """As good as tried."""
+    return top * 1.05 + 0.005
 
 
 def _near(law: Any, wish: Wish, best: Optimum, stderr: float, seed: int) -> Array:
     """How far each share can go, the others following as they like, before the loss rises by one standard error."""
     limit, m = best.value + stderr, best.proportions.size
     found = np.stack([best.proportions, best.proportions], axis=1)
-    if not isinstance(law, Fitted):
+    if not isinstance(law, StaticLaw):
         tried = BestSimulated(20_000, 20, seed=seed, floors=tuple(wish.low), caps=tuple(wish.high)).draws(m)
         close = tried[_value(law, tried, wish) <= limit]
         return np.stack([close.min(0, initial=1.0), close.max(0, initial=0.0)], 1) if len(close) else found

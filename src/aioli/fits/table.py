@@ -58,10 +58,6 @@ class Runs:
         """1 where there is a loss, 0 where it is missing, (runs, n)."""
         return np.isfinite(self.L).astype(np.float64)
 
-    def part(self, targets: Sequence[int]) -> Runs:
-        """Some targets alone."""
-        return Runs(self.groups, tuple(self.targets[i] for i in targets), self.P, self.L[:, list(targets)])
-
 
 def read_runs(
     paths: Sequence[str | Path],

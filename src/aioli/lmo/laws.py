@@ -9,6 +9,7 @@ are the two static laws of the paper; the dynamic ones are in `dynamic`, the tra
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol, TypeVar
@@ -68,14 +69,6 @@ class Fitted:
         law._vector = False
         return law
 
-    def link(self, u: Array) -> tuple[Array, Array, Array]:
-        """phi(u), phi'(u), phi''(u) of every term at u = A p."""
-        raise NotImplementedError
-
-    def tangent(self, P: ArrayLike, target: int) -> Array:
-        """How the predictions of one target change with its parameters, (runs, parameters)."""
-        raise NotImplementedError
-
     def _shape(self, predicted: Array) -> Array:
         return predicted[:, 0] if self._vector else predicted
 
@@ -86,6 +79,18 @@ class Fitted:
         if design.shape[1] != self.A_.shape[1]:
             raise ValueError(f"mixtures have {design.shape[1]} groups but the law was fitted on {self.A_.shape[1]}")
         return design @ self.A_.T
+
+
+class StaticLaw(Fitted, ABC):
+    """A convex law of finished runs: its optimum is exact, and what it leaves over can be tested."""
+
+    @abstractmethod
+    def link(self, u: Array) -> tuple[Array, Array, Array]:
+        """phi(u), phi'(u), phi''(u) of every term at u = A p."""
+
+    @abstractmethod
+    def tangent(self, P: ArrayLike, target: int) -> Array:
+        """How the predictions of one target change with its parameters, (runs, parameters)."""
 
 
 @dataclass
@@ -102,7 +107,7 @@ class Ridged(Fitted):
 
 
 @dataclass
-class LinearStatic(Ridged):
+class LinearStatic(Ridged, StaticLaw):
     """`L = c - A p`: RegMix's linear regression. The gauge is sum_j A_ij = 0, so c is the loss at uniform."""
 
     def fit(
@@ -134,7 +139,7 @@ class LinearStatic(Ridged):
 
 
 @dataclass
-class LogLinearStatic(Ridged):
+class LogLinearStatic(Ridged, StaticLaw):
     """`L = c + b·exp(-A p)`: the law of Data Mixing Laws, in the gauge b = 1 (E22)."""
 
     huber: float | None = None

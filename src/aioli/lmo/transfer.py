@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from aioli.lmo.design import as_counted, as_design, scores
-from aioli.lmo.laws import Fitted
+from aioli.lmo.laws import StaticLaw
 from aioli.simplex import Array, Places
 from aioli.threads import one_thread
 
@@ -32,7 +32,7 @@ _CHUNK = 4_000_000
 
 
 @dataclass
-class TransferPowerLaw(Fitted):
+class TransferPowerLaw(StaticLaw):
     """`L = c + Σ_k b_k·(1 + T_k p)^(-alpha_k)` with T >= 0. `A_` is T, with a row for each term of each target."""
 
     terms: int = 1
@@ -44,8 +44,8 @@ class TransferPowerLaw(Fitted):
     """Standard deviation of the noise of each target, as estimated."""
     freedom_: Array = field(init=False, repr=False)
     """How many parameters of each target the runs determine; the prior does the rest."""
-    BY_TERM: ClassVar[tuple[str, ...]] = (*Fitted.BY_TERM, "alpha_")
-    BY_TARGET: ClassVar[tuple[str, ...]] = (*Fitted.BY_TARGET, "noise_", "freedom_")
+    BY_TERM: ClassVar[tuple[str, ...]] = (*StaticLaw.BY_TERM, "alpha_")
+    BY_TARGET: ClassVar[tuple[str, ...]] = (*StaticLaw.BY_TARGET, "noise_", "freedom_")
 
     def __post_init__(self) -> None:
         if isinstance(self.terms, bool) or self.terms != int(self.terms) or not 1 <= self.terms <= 20:
