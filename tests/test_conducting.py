@@ -38,7 +38,10 @@ class Here:
     def __init__(self, endings=()):
         self.orders, self.endings = [], list(endings)
 
-    def submit(self, order):
+    def submit(self, orders):
+        return [self.do(order) for order in orders]
+
+    def do(self, order):
         future = Future()
         self.orders.append(order["key"])
         future.set_result(self.endings.pop(0) if self.endings else work(order, threading.Event()))
@@ -127,10 +130,10 @@ def test_a_failed_run_keeps_its_error_and_the_others_go_on(data, tmp_path):
         return problem.final_static([0, 0, 1])
 
     class Sabotage(Here):
-        def submit(self, order):
+        def do(self, order):
             if order["recipe"]["method"]["rules"].get("proportions") == [0.0, 1.0, 0.0]:
                 order["recipe"]["train"]["lr"] = 1e30
-            return super().submit(order)
+            return super().do(order)
 
     store = RunStore(tmp_path / "runs")
     doomed_one, fine = conduct(store, Sabotage(), tiny_recipe(data), ["doomed", "stratified"])
@@ -266,7 +269,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_run_goes_on(data, tmp_path)
     alone = work({**job.order(RunStore(tmp_path / "other")), "folder": str(tmp_path / "alone")}, threading.Event())
     assert alone == "done"
     executor = LocalExecutor(1)
-    future = executor.submit(job.order(store))
+    [future] = executor.submit([job.order(store)])
     os.kill(_started(store, job), signal.SIGKILL)
     assert future.result(120) == "done"
     executor.close()
@@ -278,7 +281,7 @@ def test_a_run_whose_process_always_dies_counts_as_failed(data, tmp_path, monkey
     monkeypatch.setattr(local_module, "TRIES", 1)
     store, job = _order(data, tmp_path, 100_000)
     executor = LocalExecutor(1)
-    future = executor.submit(job.order(store))
+    [future] = executor.submit([job.order(store)])
     os.kill(_started(store, job), signal.SIGKILL)
     assert future.result(60) == "failed"
     executor.close()
@@ -289,8 +292,8 @@ def test_a_run_whose_process_always_dies_counts_as_failed(data, tmp_path, monkey
 def test_closing_saves_what_is_being_trained(data, tmp_path):
     store, job = _order(data, tmp_path, 100_000)
     executor = LocalExecutor(1)
-    future = executor.submit(job.order(store))
-    later = executor.submit({**job.order(store), "key": "0", "folder": str(tmp_path / "later")})
+    later = {**job.order(store), "key": "0", "folder": str(tmp_path / "later")}
+    future, later = executor.submit([job.order(store), later])
     _started(store, job)
     executor.close()
     assert future.result(0) == "stopped"

@@ -29,8 +29,8 @@ class Executor(Protocol):
     workers: int
     """How many at once."""
 
-    def submit(self, order: Mapping[str, Any]) -> Future[str]:
-        """Have a job done: `done`, `failed`, `busy` (somebody else has it) or `stopped`."""
+    def submit(self, orders: Sequence[Mapping[str, Any]]) -> list[Future[str]]:
+        """Have jobs done, known all at once: each `done`, `failed`, `busy` (somebody else has it) or `stopped`."""
         ...
 
     def close(self) -> None:
@@ -113,6 +113,8 @@ class Conductor:
         self.report = report or (lambda progress: None)
         self.progress = Progress()
         self._futures: dict[Future[str], Job] = {}
+        self._ready: list[Job] = []
+        """Jobs that can be handed to the executor."""
         self._wanted: dict[str, Job] = {}
         """Jobs that were asked for in this session and are not over."""
         self._over: dict[str, Job] = {}
@@ -211,7 +213,7 @@ class Conductor:
         self._start(job)
 
     def _start(self, job: Job) -> None:
-        """Hand a job to the executor, or wait for what it stands on."""
+        """Make a job ready for the executor, or wait for what it stands on."""
         waits = False
         for other, what in ((job.reference, MODEL), (job.parent, CHECKPOINTS)):
             if other is not None and not self._there(other, what):
@@ -224,8 +226,7 @@ class Conductor:
         if waits:
             self._again.append((0.0, job))
             return
-        order = job.order(self.store, keep=job.key in self._parents)
-        self._futures[self.executor.submit(order)] = job
+        self._ready.append(job)
 
     def _there(self, job: Job, what: str) -> bool:
         """Whether a run is finished and has its model or checkpoint; if that is gone, it is trained again."""
@@ -241,7 +242,11 @@ class Conductor:
         return False  # asked for again the next time
 
     def _wait(self) -> None:
-        """Until something is over, but not for long."""
+        """Hand over what is ready and wait until something is over, but not for long."""
+        jobs, self._ready = self._ready, []
+        if jobs:
+            orders = [job.order(self.store, keep=job.key in self._parents) for job in jobs]
+            self._futures |= dict(zip(self.executor.submit(orders), jobs, strict=True))
         if self._futures:
             wait(self._futures, timeout=0.5, return_when=FIRST_COMPLETED)
         elif self._again:

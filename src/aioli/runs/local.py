@@ -22,8 +22,6 @@ from aioli.runs.work import died
 
 TRIES = 3
 """Processes that may die of one job before it counts as failed."""
-GATHER = 0.2
-"""Seconds to wait for more runs to stack."""
 PATIENCE = 60.0
 """Seconds that workers have to save themselves when they are told to stop."""
 
@@ -46,23 +44,21 @@ class LocalExecutor:
         self._busy = 0
         self._slots: list[_Slot] = []
 
-    def submit(self, order: Mapping[str, Any]) -> Future[str]:
-        """Have a job done; what comes of it is an `Ending`."""
-        found: Future[str] = Future()
+    def submit(self, orders: Sequence[Mapping[str, Any]]) -> list[Future[str]]:
+        """Have jobs done, known all at once so that they can be stacked; what comes of each is an `Ending`."""
+        some: list[tuple[dict[str, Any], Future[str]]] = [(dict(order), Future()) for order in orders]
         with self._changed:
-            self._orders.append((dict(order), found))
-            self._changed.notify()
-        if len(self._slots) < self.workers:
+            self._orders += some
+            self._changed.notify(len(some))
+        for _ in range(min(len(some), self.workers - len(self._slots))):
             self._slots.append(_Slot(self, len(self._slots)))
-        return found
+        return [future for _, future in some]
 
     def take(self) -> list[tuple[dict[str, Any], Future[str]]]:
         """The next job, with others that can be stacked on it, shared out fairly among idle workers; none: the end."""
         with self._changed:
             while not self._orders and not self.closing.is_set():
                 self._changed.wait()
-            if self.stack > 1:
-                self._changed.wait_for(self.closing.is_set, GATHER)  # a sweep is submitted one by one
             if not self._orders:
                 return []
             kind = self._orders[0][0].get("stack")

@@ -62,8 +62,11 @@ class RayExecutor:
         self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=TRIES, runtime_env=env)(carry_out)
         self._running: dict[Future[str], Any] = {}
 
-    def submit(self, order: Mapping[str, Any]) -> Future[str]:
-        """Have a job done; what comes of it is an `Ending`."""
+    def submit(self, orders: Sequence[Mapping[str, Any]]) -> list[Future[str]]:
+        """Have jobs done; what comes of each is an `Ending`."""
+        return [self._submit(order) for order in orders]
+
+    def _submit(self, order: Mapping[str, Any]) -> Future[str]:
         task = self._task.remote(dict(order), self.load)
         found: Future[str] = Future()
         self._running[found] = task
