@@ -306,10 +306,11 @@ def aioli_pooled(
     eps: float = 0.75,
     delta: float | None = None,
     eta: float = 3.0,
-    gamma: float = 0.0,
+    gamma: float | None = 0.0,
     discount: float = 0.9,
     shrink: bool = True,
     caution: float = 2.0,
+    doubt: float = 0.0,
     around: Literal["uniform", "current"] = "uniform",
     floors: Vector = None,
     caps: Vector = None,
@@ -317,7 +318,7 @@ def aioli_pooled(
     S_init: int = 0,
 ) -> Run:
     """Ours: one regression over the sweeps of all rounds; contrasts within their noise do not move p (E33)."""
-    sweep = PooledSweep(InterleavedSweep(k, eps, delta, "mirrored", around), discount, shrink, caution)
+    sweep = PooledSweep(InterleavedSweep(k, eps, delta, "mirrored", around), discount, shrink, caution, doubt)
     low, high = _bounds(problem, floors, caps)
     egd = EGD(eta, **_memory(gamma), floors=low, caps=high)
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)

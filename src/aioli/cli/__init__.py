@@ -21,6 +21,7 @@ from aioli.cli import (
     plan,
     predict,
     prepare,
+    reproduce,
     runs,
     simulate,
     solve,
@@ -28,7 +29,23 @@ from aioli.cli import (
     watch,
 )
 
-COMMANDS = (demo, prepare, train, watch, plan, mix, compare, runs, fit, predict, solve, analyze, simulate, methods)
+COMMANDS = (
+    demo,
+    prepare,
+    train,
+    watch,
+    plan,
+    mix,
+    compare,
+    runs,
+    fit,
+    predict,
+    solve,
+    analyze,
+    reproduce,
+    simulate,
+    methods,
+)
 
 
 def parser() -> argparse.ArgumentParser:

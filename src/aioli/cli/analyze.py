@@ -93,45 +93,33 @@ def run(options: argparse.Namespace) -> int:
     recipe = recipe_of(options)
     if options.seeds < 1:
         raise ValueError(f"--seeds {options.seeds} must be at least 1")
-    from dataclasses import replace
-
-    from aioli.analysis import STUDIES, AsMethod, Lab
-    from aioli.analysis.study import AMPLE
-    from aioli.runs.conducting import Asked
-    from aioli.runs.job import Job
+    from aioli.analysis.asking import ask, found, on_one_schedule
     from aioli.runs.store import RunStore
-    from aioli.train.layout import JOURNAL
 
-    # parents and forks follow one schedule: that of the whole run
-    train = recipe.train.model_copy(update={"horizon": recipe.train.horizon or recipe.train.steps})
-    setup, _ = setups(recipe.model_copy(update={"train": train}), options)
-    store = RunStore(options.store)
-    problem = replace(setup.problem(recipe.seed), budget=AMPLE, proxy_steps=None)
-    lab = Lab(
-        problem,
-        tuple(range(recipe.seed, recipe.seed + options.seeds)),
-        lambda run: store.run_folder(Job(run, setup).key) / JOURNAL,
-        options.sweep,
-        at,
-        options.ahead,
-        options.starts,
-        options.alpha,
-        {"methods": None if methods is None else parse_methods(methods)},
+    setup, _ = setups(on_one_schedule(recipe), options)
+    asked = ask(
+        options.study,
+        setup,
+        RunStore(options.store),
+        range(recipe.seed, recipe.seed + options.seeds),
+        None if methods is None else parse_methods(methods),
+        sweep=options.sweep,
+        at=at,
+        ahead=options.ahead,
+        starts=options.starts,
+        alpha=options.alpha,
     )
-    study = AsMethod(options.study, STUDIES[options.study], lab)
-    carried = conduct(options, [Asked(options.study, study, problem, False)], setup, setup)[0]
-    if carried.error is not None or study.found is None:
-        raise ValueError(f"{options.study}: {carried.error or 'nothing was found'}")
+    study = found(conduct(options, [asked], setup, setup)[0])
     for place in places:
         if place is not None:
-            write(study.found, place)
+            write(study, place)
     if options.json:
         from aioli.fits.fit import finite
 
-        say(json.dumps(finite(study.found.to_json()), indent=1))
+        say(json.dumps(finite(study.to_json()), indent=1))
         return 0
-    lines = [study.found.title, "", *study.found.words, ""]
-    for each in study.found.tables:
+    lines = [study.title, "", *study.words, ""]
+    for each in study.tables:
         lines += [table(each.header, each.rows), ""]
     lines += [f"written: {place}" for place in places if place is not None]
     if not any(isinstance(place, Path) and place.suffix == ".html" for place in places):

@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,11 @@ def add_recipe(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--load", metavar="FILE.py", action="append", default=[], help="a Python file of yours that defines methods"
     )
+    add_places(command)
+
+
+def add_places(command: argparse.ArgumentParser) -> None:
+    """Where runs are kept, and how many are trained at once."""
     command.add_argument("--store", default=STORE, metavar="DIR", help=f"where runs are kept (default {STORE})")
     command.add_argument("--workers", type=int, metavar="N", help="runs at once (default: one for each core)")
     command.add_argument("--threads", type=int, default=1, metavar="N", help="threads of each run (default 1)")
@@ -135,8 +140,11 @@ class Live:
         )
 
 
-def conduct(options: argparse.Namespace, asked: Sequence[Asked], final: Setup, proxy: Setup) -> list[Carried]:
-    """Carry out methods, all saved when it is interrupted; one that cannot work is not begun."""
+def conduct(
+    options: argparse.Namespace, asked: Sequence[Asked], final: Setup, proxy: Setup, executor: Executor | None = None
+) -> list[Carried]:
+    """Carry out methods, all saved when it is interrupted; one that cannot work is not begun. An executor that is given
+    stays open."""
     from aioli.runs.conducting import Carried, Conductor
     from aioli.runs.rehearsal import expected
     from aioli.runs.store import RunStore
@@ -150,8 +158,8 @@ def conduct(options: argparse.Namespace, asked: Sequence[Asked], final: Setup, p
             file=sys.stderr,
         )
     able = [each for each in asked if each.label not in before.refused]
-    with executor_of(options) as executor:
-        conductor = Conductor(store, executor, final, proxy)
+    with executor_of(options) if executor is None else nullcontext(executor) as where:
+        conductor = Conductor(store, where, final, proxy)
         conductor.report = live = Live(conductor, before, options.quiet or options.json)
         try:
             done = {id(each.asked): each for each in conductor.conduct(able)}

@@ -30,6 +30,9 @@ class PooledSweep:
     """Shrink contrasts by their standard errors; False takes the regression as it is."""
     caution: float = 2.0
     """How many times their noise the contrasts must amount to before they move p at all; 1 is plain empirical Bayes."""
+    doubt: float = 0.0
+    """How many times the standard error over targets their mean contrasts must amount to: where targets pull against
+    each other, what is left of their sum is no reason to move."""
     start: Start = field(default="always", init=False, repr=False)
     needs: frozenset[str] = field(default=VAL, init=False, repr=False)
     weighting: Weighting = field(default="sample", init=False, repr=False)
@@ -39,6 +42,8 @@ class PooledSweep:
             raise ValueError(f"discount={self.discount} must be above 0 and at most 1")
         if not self.caution >= 1.0:
             raise ValueError(f"caution={self.caution} must be at least 1")
+        if not self.doubt >= 0.0:
+            raise ValueError(f"doubt={self.doubt} must not be negative")
         if self.sweep.diagonal:
             raise ValueError("a pooled sweep estimates contrasts between groups; diagonal=True has none")
 
@@ -81,17 +86,28 @@ class PooledSweep:
         if free <= 0:  # nothing left over to judge the noise by: do not move yet
             return new, Estimate(A, pull=np.zeros(round.task.m))
         V = left / free * inverse
-        pull = _shrink(theta, V, self.caution) if self.shrink else theta
+        apart = self.doubt**2 * _disagreement(contrasts, weights)
+        pull = _shrink(theta, V, self.caution, apart) if self.shrink else theta
         return new, Estimate(A, pull=pull, stderr=np.sqrt(np.maximum(np.diag(V), 0.0)))
 
 
-def _shrink(theta: Array, V: Array, caution: float) -> Array:
-    """The posterior mean of contrasts theta ~ N(truth, V) under truth ~ N(0, tau²) with tau² from the data."""
+def _disagreement(contrasts: Array, weights: Array) -> float:
+    """The squared standard error of the weighted sum of contrasts (n, m), the targets taken as a sample of targets."""
+    n = len(weights)
+    if n == 1:
+        return 0.0
+    apart = contrasts - weights @ contrasts / n
+    return n / (n - 1) * float((weights**2) @ (apart**2).sum(1))
+
+
+def _shrink(theta: Array, V: Array, caution: float, apart: float) -> Array:
+    """The posterior mean of contrasts theta ~ N(truth, V) under truth ~ N(0, tau²) with tau² from the data; `apart` is
+    the squared length of an error that is not noise."""
     m = theta.size
     if m == 1:
         return theta
-    tau2 = max(0.0, (float(theta @ theta) - caution * float(np.trace(V))) / (m - 1))
+    tau2 = max(0.0, (float(theta @ theta) - caution * float(np.trace(V)) - apart) / (m - 1))
     if tau2 == 0.0:
         return np.zeros(m)
-    shrunk = tau2 * np.linalg.solve(tau2 * np.eye(m) + V, theta)
+    shrunk = tau2 * np.linalg.solve((tau2 + apart / (m - 1)) * np.eye(m) + V, theta)
     return np.asarray(shrunk - shrunk.mean())

@@ -66,7 +66,7 @@ def rehearse(method: Planned, problem: Problem, final: Setup, proxy: Setup) -> R
             raise LateError(f"{method.name} plans more than {STAGES} stages on made-up losses")
         stages.append(tuple(Job(run, proxy) for run in carrying.stage))
         try:
-            carrying.tell([_made_up(run, problem) for run in carrying.stage])
+            carrying.tell([made_up(run, problem) for run in carrying.stage])
         except Exception as error:
             if method.own and isinstance(error, ValueError):
                 raise
@@ -74,7 +74,7 @@ def rehearse(method: Planned, problem: Problem, final: Setup, proxy: Setup) -> R
     return Rehearsal((*stages, (Job(carrying.final, final),)))
 
 
-def _made_up(run: Run, problem: Problem) -> Result:
+def made_up(run: Run, problem: Problem) -> Result:
     """Losses that fall with the share of a target's own group, or of some group."""
     p = np.array(getattr(run.rules, "proportions", uniform(problem.m)))
     own = p[np.arange(problem.n) % problem.m]

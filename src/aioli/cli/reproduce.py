@@ -1,0 +1,228 @@
+"""`aioli reproduce`: the paper's experiments, at the size of this machine or of the paper."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aioli.cli.jobs import add_executor, add_places, conduct, executor_of
+from aioli.cli.show import Bar, need, say, table
+from aioli.experiments.catalogue import EXPERIMENTS, Experiment, find
+from aioli.experiments.profiles import PROFILES, Profile
+from aioli.experiments.settings import Setting, named
+
+if TYPE_CHECKING:
+    from aioli.data.store import TokenStore
+    from aioli.experiments.bench import Bench
+
+RESULTS = "aioli-results"
+EXAMPLES = """examples:
+  aioli reproduce --list                                  all experiments, and what they need
+  aioli reproduce unrestricted --settings arxiv/stackexchange --seeds 1       minutes, on text of this machine
+  aioli reproduce unrestricted restricted --data 'corpus/*.jsonl.gz'          on text in SlimPajama's schema
+  aioli reproduce ood --data store --settings 'arxiv/book/github -> stackexchange'
+  aioli reproduce unrestricted --profile paper --dry-run  what the paper trained, and how much that is
+  aioli reproduce --show aioli-results -o results.md      all results as tables, next to the paper's
+
+Interrupt it at any time: the same command goes on, and runs that are equal are trained once.
+"""
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    command = commands.add_parser(
+        "reproduce",
+        help="repeat the paper's experiments, on a laptop or in full",
+        description="Repeat the tables and figures of the paper: the same experiments at the size of this machine "
+        "(--profile mini), or with the paper's own settings (--profile paper).",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("names", nargs="*", metavar="NAME", help="experiments (--list), or all")
+    command.add_argument("--list", action="store_true", help="list the experiments")
+    command.add_argument("--profile", choices=list(PROFILES), default="mini", help="how large (default mini)")
+    command.add_argument(
+        "--data",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="a token store, or files or a folder in SlimPajama's schema; left out: text that is on this machine",
+    )
+    command.add_argument(
+        "--instructions", nargs="+", default=[], metavar="FILE", help="instruction tasks, one file each"
+    )
+    command.add_argument("--settings", dest="chosen", nargs="+", metavar="SETTING", help="only these data settings")
+    command.add_argument("--seeds", type=int, metavar="N", help="paired seeds (default: 3 or 5, see --list)")
+    command.add_argument("--dry-run", action="store_true", help="say what would be trained")
+    command.add_argument("--show", metavar="DIR", help="results that are there, as Markdown, next to the paper's")
+    command.add_argument(
+        "-o", "--out", metavar="DIR", help=f"where results go (default {RESULTS}/PROFILE); with --show a file"
+    )
+    add_places(command)
+    add_executor(command)
+    command.set_defaults(run=run, load=[])
+
+
+def run(options: argparse.Namespace) -> int:
+    """Reproduce."""
+    if options.list:
+        return _list(options.json)
+    if options.show is not None:
+        return _show(options)
+    if not options.names:
+        raise ValueError("which experiment? aioli reproduce --list names them")
+    experiments, profile = find(options.names), PROFILES[options.profile]
+    if options.seeds is not None and options.seeds < 1:
+        raise ValueError(f"--seeds {options.seeds} must be at least 1")
+    pieces = [(each, setting) for each in experiments for setting in _settings(each, options)]
+    if options.dry_run:
+        return _dry_run(pieces, profile, options)
+    if not profile.mini and not options.data:
+        raise ValueError(
+            "--profile paper needs the paper's data and GPUs: make a token store with `aioli prepare slimpajama-6b -o "
+            "store` and give it with --data store; --dry-run says what would be trained"
+        )
+    return _measure(pieces, profile, options)
+
+
+def _settings(experiment: Experiment, options: argparse.Namespace) -> list[Setting]:
+    """The settings that are asked for; with several experiments, one that has none of them is left out."""
+    local = {each.local().name: each for each in reversed(experiment.settings) if each.groups}
+    known = {each.name for each in experiment.settings} | set(local)
+    names = options.chosen
+    if names and len(options.names) > 1:
+        names = [name for name in names if name in known]
+        if not names:
+            return []
+    names = [local[name].name if name in local else name for name in names or []]
+    return list(named(names, experiment.settings))
+
+
+def _measure(pieces: list[tuple[Experiment, Setting]], profile: Profile, options: argparse.Namespace) -> int:
+    need("train", "torch", "transformers", "accelerate", "pydantic", "yaml")
+    from aioli.experiments import record
+
+    if options.instructions == [] and any(setting.data == "instructions" for _, setting in pieces):
+        if len({experiment.name for experiment, _ in pieces}) == 1:
+            raise ValueError(
+                "law-instruction needs instruction tasks, one file each: --instructions 'tasks/*.jsonl.gz'"
+            )
+        pieces = [piece for piece in pieces if piece[1].data != "instructions"]
+        print("law-instruction is left out: it needs --instructions", file=sys.stderr)
+    folder = Path(options.out or f"{RESULTS}/{profile.name}")
+    failed, done = 0, {}
+    with executor_of(options) as executor:
+        bench = _bench(profile, options, executor)
+        for experiment, setting in pieces:
+            if bench.local and setting.groups:
+                setting = setting.local()
+                if len(setting.groups) < 2 or (experiment.name, setting.name) in done:
+                    continue
+            seeds = options.seeds or profile.seeds(experiment.name, setting)
+            if not (options.quiet or options.json):
+                print(f"{experiment.name}: {setting.name}, {seeds} seed{'s' if seeds > 1 else ''}", file=sys.stderr)
+            found = bench.measure(experiment, setting, seeds)
+            done[experiment.name, setting.name] = found
+            failed += sum(bool(score["failed"]) for score in found.get("comparison", {}).get("scores", ()))
+            file = record.add(folder, experiment, profile, setting, found)
+            if not options.json:
+                say(_words(experiment, setting, found) + f"\n\nwritten: {file}\n")
+    if options.json:
+        say(json.dumps({f"{name}: {setting}": found for (name, setting), found in done.items()}, indent=1))
+    return 1 if failed else 0
+
+
+def _bench(profile: Profile, options: argparse.Namespace, executor: Any) -> Bench:
+    """Data and runs, ready to measure with."""
+    from aioli.experiments import stores
+    from aioli.experiments.bench import Bench
+    from aioli.runs.store import RunStore
+
+    place = Path(f"{options.store}-data")
+    place.mkdir(parents=True, exist_ok=True)
+    bar = Bar("preparing")
+    began = time.monotonic()
+
+    def show(done: int, total: int, words: str) -> None:
+        if not (options.quiet or options.json) and time.monotonic() - began > 1:
+            bar.show(done, total, words)
+
+    def ready(made: TokenStore) -> TokenStore:
+        bar.clear()
+        return made
+
+    corpus = ready(stores.corpus(options.data, place, show))
+    return Bench(
+        profile,
+        corpus,
+        RunStore(options.store),
+        place,
+        lambda asked, final, proxy: conduct(options, asked, final, proxy, executor),
+        lambda: ready(stores.instructions(options.instructions, corpus, place, show)),
+        local=not options.data,
+        gpu=options.gpus > 0 if options.executor == "ray" else None,
+    )
+
+
+def _words(experiment: Experiment, setting: Setting, found: dict[str, Any]) -> str:
+    from aioli.experiments.tables import summary
+
+    title, header, rows, notes = summary(experiment.name, setting.name, found)
+    return "\n".join([title, "", table(header, rows), *(["", *notes] if notes else [])])
+
+
+def _dry_run(pieces: list[tuple[Experiment, Setting]], profile: Profile, options: argparse.Namespace) -> int:
+    need("train", "pydantic", "yaml")
+    from aioli.experiments.dry import plans
+
+    found = [plans(experiment, setting, profile, options.seeds) for experiment, setting in pieces]
+    if options.json:
+        say(json.dumps([each.to_json() for each in found], indent=1, ensure_ascii=False))
+        return 0
+    header = ["experiment", "setting", "model", "steps", "seeds", "runs", "in final runs"]
+    rows = [
+        [p.experiment, p.setting, p.model, f"{p.steps:,}", str(p.seeds), f"{p.runs or '–'}", f"{p.total:,.1f}"]
+        for p in found
+    ]
+    lines = [f"profile {profile.name}: {profile.about}", "", table(header, rows), ""]
+    whole = sum(each.total * each.steps for each in found)
+    lines.append(f"{whole:,.0f} steps in all, before runs that experiments share are taken off; --json has the recipes")
+    say("\n".join(lines))
+    return 0
+
+
+def _list(as_json: bool) -> int:
+    rows = []
+    for each in EXPERIMENTS.values():
+        seeds = "/".join(dict.fromkeys(str(p.seeds(each.name, each.settings[0])) for p in PROFILES.values()))
+        what = f"aioli analyze {each.study}" if each.study else f"{len(each.methods)} methods"
+        rows.append([each.name, each.shows, each.about, str(len(each.settings)), what, seeds, each.needs])
+    header = ["experiment", "of the paper", "what", "settings", "how", "seeds", "needs"]
+    if as_json:
+        plain: list[dict[str, Any]] = [dict(zip(header, row, strict=True)) for row in rows]
+        for entry, each in zip(plain, EXPERIMENTS.values(), strict=True):
+            entry["settings"] = [setting.name for setting in each.settings]
+        say(json.dumps(plain, indent=1, ensure_ascii=False))
+        return 0
+    lines = [table(header, rows, left=7), ""]
+    lines += [f"--profile {profile.name}: {profile.about}" for profile in PROFILES.values()]
+    lines.append("--profile paper also needs SlimPajama-6B as a token store (aioli prepare slimpajama-6b), and the hub")
+    say("\n".join(lines))
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    from aioli.experiments.record import load_all
+    from aioli.experiments.tables import markdown
+    from aioli.files import write_text
+
+    text = markdown(load_all(Path(options.show)))
+    if options.out is None:
+        say(text.rstrip())
+    else:
+        write_text(Path(options.out), text)
+    return 0

@@ -1,0 +1,155 @@
+"""Carry out an experiment in one setting: from its recipe to what is written down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aioli.analysis.asking import ask, found, on_one_schedule
+from aioli.data.store import TokenStore
+from aioli.experiments import stores
+from aioli.experiments.catalogue import Experiment
+from aioli.experiments.profiles import Profile
+from aioli.experiments.record import made
+from aioli.experiments.room import ranked
+from aioli.experiments.settings import SLIMPAJAMA, Setting
+from aioli.methods import create
+from aioli.recipe import build
+from aioli.report.trace import Trace
+from aioli.runs.comparison import BASE, Comparison, compare
+from aioli.runs.conducting import Asked, Carried
+from aioli.runs.job import Setup
+from aioli.runs.store import RunStore
+from aioli.train.layout import MODEL
+from aioli.train.recipe import TrainRecipe
+
+SWEEP = "grid-search"
+"""The method whose gain is the room."""
+PYTHIA = {"half-trained": "step72000", "trained": "step143000"}
+"""Revisions of Pythia-160M that the paper begins with (Appendix C.1.1)."""
+
+Conduct = Callable[[Sequence[Asked], Setup, Setup], list[Carried]]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What experiments are carried out with."""
+
+    profile: Profile
+    corpus: TokenStore
+    runs: RunStore
+    place: Path
+    """Where data is made."""
+    conduct: Conduct
+    instructions: Callable[[], TokenStore]
+    """The instruction tasks, when they are needed."""
+    local: bool = False
+    """Whether the groups are those that every machine has."""
+    gpu: bool | None = None
+
+    def measure(self, experiment: Experiment, setting: Setting, seeds: int) -> dict[str, Any]:
+        """Train what it takes and say what came of it, as plain JSON."""
+        began = time.monotonic()
+        recipe = self.recipe(experiment, setting)
+        kind = self._study if experiment.study is not None else self._comparison
+        content = kind(experiment, setting, recipe, range(seeds))
+        train = recipe.train.model_dump(mode="json", exclude_defaults=True)
+        about = {"model": str(recipe.model.preset or setting.start), "train": train, "budget": recipe.budget}
+        return {
+            "groups": recipe.data.groups or list(TokenStore(recipe.data.store).groups),
+            "seeds": list(range(seeds)),
+            "recipe": about,
+            "made": made(TokenStore(recipe.data.store), time.monotonic() - began),
+            **content,
+        }
+
+    def recipe(self, experiment: Experiment, setting: Setting) -> TrainRecipe:
+        """What is trained, on which data."""
+        plain = self.profile.recipe(setting, experiment.larger)
+        store = self.instructions() if setting.data == "instructions" else self.corpus
+        if setting.scarce is not None:
+            store = stores.scarce(store, setting.groups, setting.scarce, self.place)
+        plain["data"] = data_of(setting, str(store.path))
+        plain["budget"] = experiment.budget
+        if setting.start is not None:
+            plain["model"] = self._start(setting.start)
+        return build(TrainRecipe, plain, experiment.name)
+
+    def _start(self, start: str) -> dict[str, Any]:
+        """The model that training begins with: Pythia's, or one that is trained here on all groups."""
+        if not self.profile.mini:
+            return {"name": "EleutherAI/pythia-160m", "revision": PYTHIA[start]}
+        everything = SLIMPAJAMA.local() if self.local else SLIMPAJAMA
+        plain = {**self.profile.recipe(everything), "data": data_of(everything, str(self.corpus.path))}
+        if start == "half-trained":
+            plain["train"] = {
+                **plain["train"],
+                "horizon": plain["train"]["steps"],
+                "steps": plain["train"]["steps"] // 2,
+            }
+        setup = Setup.of(build(TrainRecipe, plain, start), gpu=self.gpu)
+        carried = self.conduct([Asked(BASE, create(BASE), setup.problem(0))], setup, setup)[0]
+        if carried.final is None or carried.error is not None:
+            raise ValueError(f"the {start} model could not be trained: {carried.error}")
+        return {"name": str(self.runs.run_folder(carried.final.key) / MODEL)}
+
+    def _comparison(
+        self, experiment: Experiment, setting: Setting, recipe: TrainRecipe, seeds: range
+    ) -> dict[str, Any]:
+        final, proxy = Setup.of(recipe, gpu=self.gpu), Setup.of(recipe, proxy=True, gpu=self.gpu)
+        methods = experiment.asked(setting, self.profile)
+        asked = [
+            Asked(label, create(name, **settings), final.problem(seed))
+            for seed in seeds
+            for label, (name, settings) in methods.items()
+        ]
+        carried = self.conduct(asked, final, proxy)
+        result = compare(carried, self.runs, final, proxy, recipe.budget)
+        content: dict[str, Any] = {
+            "methods": {label: {"method": name, "settings": given} for label, (name, given) in methods.items()},
+            "comparison": result.to_json(),
+        }
+        if SWEEP in methods and experiment.budget == "unrestricted":
+            content["ranked"] = ranked(_losses(result), BASE, SWEEP)
+        if experiment.name == "proportions":
+            content["trajectories"] = self._trajectories(carried)
+        return content
+
+    def _trajectories(self, carried: Sequence[Carried]) -> dict[str, Any]:
+        """How the mixtures of the first seed's runs change."""
+        paths = {}
+        for each in carried:
+            if each.final is not None and each.asked.problem.seed == 0 and each.error is None:
+                path = Trace(self.runs.run_folder(each.final.key)).read().proportions
+                if len(path.steps) > 1:
+                    paths[each.asked.label] = {"steps": path.steps, "proportions": path.values}
+        return paths
+
+    def _study(self, experiment: Experiment, setting: Setting, recipe: TrainRecipe, seeds: range) -> dict[str, Any]:
+        assert experiment.study is not None
+        setup = Setup.of(on_one_schedule(recipe), gpu=self.gpu)
+        methods = None
+        if experiment.study == "parameters":
+            names = ("skill-it", "doremi", "doge", "aioli")
+            methods = [(n, create(n, **self.profile.settings(n, "unrestricted", setting))) for n in names]
+        asked = ask(experiment.study, setup, self.runs, seeds, methods, **experiment.options(setting, self.profile))
+        analysis = found(self.conduct([asked], setup, setup)[0])
+        tables = [{"title": t.title, "header": t.header, "rows": t.rows} for t in analysis.tables]
+        return {"analysis": analysis.data, "words": list(analysis.words), "tables": tables}
+
+
+def data_of(setting: Setting, store: str) -> dict[str, Any]:
+    """The data of a recipe."""
+    found: dict[str, Any] = {"store": store, "groups": list(setting.groups)}
+    if setting.targets:
+        found["targets"] = list(setting.targets)
+    if setting.weights:
+        found["weights"] = dict(setting.weights)
+    return found
+
+
+def _losses(result: Comparison) -> dict[str, dict[int, float]]:
+    return {score.method: {row.seed: row.loss for row in score.rows} for score in result.scores if score.rows}

@@ -1,0 +1,227 @@
+"""Comparisons of methods as tables: differences from stratified, the room and what is closed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from aioli.experiments import paper
+from aioli.experiments.words import Block, beside, mixture, percent, plural, signed
+from aioli.runs.comparison import BASE
+from aioli.stats import interval
+
+OURS = ("aioli", "aioli-ood", "aioli-pooled")
+
+
+def scores(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """By method."""
+    return {score["method"]: score for score in found["comparison"]["scores"]}
+
+
+def _printed(name: str, method: str, setting: str) -> float | None:
+    """The paper's difference from stratified."""
+    if method == BASE:
+        return None
+    direct = paper.value(name, "differences", method, setting)
+    if direct is not None:
+        return float(direct)
+    whole, base = paper.value(name, "perplexities", method, setting), paper.value(name, "stratified", None, setting)
+    return None if whole is None else float(whole) - float(base)
+
+
+def _difference(name: str, setting: str, method: str, score: Mapping[str, Any]) -> str:
+    if method == BASE:
+        there = paper.value(name, "stratified", None, setting)
+        return "–" if score["perplexity"] is None else beside(f"{score['perplexity']:.2f}", there and f"{there:.2f}")
+    there = _printed(name, method, setting)
+    return beside(signed(score["difference"], score["interval"]), None if there is None else f"{there:+.2f}")
+
+
+def one(name: str, setting: str, found: Mapping[str, Any]) -> tuple[list[str], list[list[str]], list[str]]:
+    """A setting for a terminal: header, rows, notes."""
+    ranked = found.get("ranked", {})
+    header = ["method", "perplexity", "vs stratified", "the paper's", "mean loss", "room closed", "extra runs"]
+    rows = []
+    for method, score in scores(found).items():
+        if score["perplexity"] is None:
+            rows.append([method, "failed", *[""] * 5])
+            continue
+        there, closed = _printed(name, method, setting), ranked.get("methods", {}).get(method, {})
+        rows.append(
+            [
+                method,
+                f"{score['perplexity']:.3f}",
+                "" if method == BASE else signed(score["difference"], score["interval"], 3).replace("**", ""),
+                "" if there is None else f"{there:+.3f}",
+                f"{score['loss']:.4f}",
+                percent(closed["closed"], closed.get("closed_interval")) if "closed" in closed else "",
+                f"{score['extra_runs']:g}",
+            ]
+        )
+    return header, rows, [room_words(ranked["room"])] if ranked else []
+
+
+def room_words(room: Mapping[str, Any]) -> str:
+    """The room of a setting in a sentence."""
+    if len(room["gains"]) < 2:
+        return f"room: {room['mean']:+.4f} of mean loss with one seed, so it is not known whether there is any"
+    text = f"room: {signed(room['mean'], room['interval'], 4).replace('**', '')} of mean loss"
+    return text if room["there"] else f"{text}: no room, so methods are not ranked"
+
+
+def differences(results: Mapping[str, Any]) -> list[Block]:
+    """Test perplexity minus stratified's, methods by settings; then the room."""
+    name, settings = results["experiment"], results["settings"]
+    methods = list(dict.fromkeys(m for found in settings.values() for m in scores(found)))
+    header = ["mean test perplexity, minus stratified's", *settings]
+    rows = []
+    for method in methods:
+        cells = [
+            _difference(name, s, method, scores(f)[method]) if method in scores(f) else "" for s, f in settings.items()
+        ]
+        rows.append([method, *cells])
+    blocks: list[Block] = [(header, rows), _agreement(name, settings)]
+    if any("ranked" in found for found in settings.values()):
+        blocks.append(rooms(settings))
+    return [block for block in blocks if block]
+
+
+def rooms(settings: Mapping[str, Any]) -> Block:
+    """How much there is to win in each setting, and who wins how much of it."""
+    methods = list(
+        dict.fromkeys(m for f in settings.values() for m in f.get("ranked", {}).get("methods", ()) if m != BASE)
+    )
+    header = [
+        "mean test loss",
+        "stratified",
+        "room",
+        *(f"{m}: gain, room closed" for m in methods if m != "grid-search"),
+    ]
+    rows = []
+    for setting, found in settings.items():
+        if "ranked" not in found:
+            continue
+        room, here = found["ranked"]["room"], found["ranked"]["methods"]
+        words = signed(room["mean"], room["interval"], 4) + ("" if room["there"] else " no room")
+        cells = []
+        for method in methods:
+            if method == "grid-search":
+                continue
+            entry = here.get(method)
+            gain = "" if entry is None else signed(entry["gain"], entry["interval"], 4)
+            closed = (
+                "" if not entry or "closed" not in entry else f"; {percent(entry['closed'], entry['closed_interval'])}"
+            )
+            cells.append(gain + closed)
+        rows.append([setting, f"{scores(found)[BASE]['loss']:.4f}", words, *cells])
+    return header, rows
+
+
+def _verdicts(settings: Mapping[str, Any], method: str) -> tuple[int, int, int]:
+    """In how many settings a method is surely better, surely worse, and how many there are."""
+    spans = [scores(f)[method]["interval"] for f in settings.values() if method in scores(f)]
+    known = [span for span in spans if span is not None]
+    return sum(span[1] < 0 for span in known), sum(span[0] > 0 for span in known), len(known)
+
+
+def _agreement(name: str, settings: Mapping[str, Any]) -> str:
+    """What of the paper's signs is seen here, in words."""
+    lines = []
+    for method in dict.fromkeys(m for f in settings.values() for m in scores(f) if m != BASE):
+        better, worse, count = _verdicts(settings, method)
+        if not count:
+            continue
+        there = [_printed(name, method, s) for s in settings]
+        known = [value for value in there if value is not None]
+        text = f"{method}: surely better than stratified in {better}, surely worse in {worse} of {plural(count, 'setting')}"
+        if known:
+            text += f" (the paper: better in {sum(v < 0 for v in known)} of {len(known)})"
+        lines.append(f"- {text}")
+    return "\n".join(lines)
+
+
+def restricted(results: Mapping[str, Any]) -> list[Block]:
+    """What adding Aioli changes: perplexity of Aioli + method, minus that of the method."""
+    name, settings = results["experiment"], results["settings"]
+    added = [m for m in dict.fromkeys(m for f in settings.values() for m in scores(f)) if m.startswith("aioli+")]
+    rows, better, sure, count, wins = [], 0, 0, 0, 0
+    for method in added:
+        base, cells = method.removeprefix("aioli+"), []
+        for setting, found in settings.items():
+            gains = _paired(found, method, base)
+            span = interval(gains) if len(gains) > 1 else None
+            mean = float(np.mean(gains)) if gains else None
+            count, better = count + (mean is not None), better + (mean is not None and mean < 0)
+            sure += span is not None and span[1] < 0
+            there = [paper.value(name, "perplexities", m, setting) for m in (method, base)]
+            known = None if None in there else there[0] - there[1]
+            wins += known is not None and known < 0
+            cells.append(beside(signed(mean, span), None if known is None else f"{known:+.2f}"))
+        rows.append([method, *cells])
+    words = (
+        f"Adding Aioli lowers the mean perplexity in {better} of {count} cases, surely in {sure}; in the paper in "
+        f"{wins} of these."
+    )
+    return [(["perplexity of Aioli + method, minus the method's", *settings], rows), words, *differences(results)]
+
+
+def _paired(found: Mapping[str, Any], method: str, base: str) -> list[float]:
+    """Differences in perplexity by seed."""
+    known = scores(found)
+    if method not in known or base not in known:
+        return []
+    before = {row["seed"]: row["perplexity"] for row in known[base]["rows"]}
+    return [r["perplexity"] - before[r["seed"]] for r in known[method]["rows"] if r["seed"] in before]
+
+
+def proportions(results: Mapping[str, Any]) -> list[Block]:
+    """Mixtures that were trained on, means over seeds."""
+    rows = []
+    for setting, found in results["settings"].items():
+        for method, score in scores(found).items():
+            if method == BASE or not score["rows"]:
+                continue
+            mean = np.mean([[r["proportions"][g] for g in found["groups"]] for r in score["rows"]], axis=0)
+            there = paper.value("proportions", "proportions", method, setting)
+            rows.append([setting, method, mixture(mean), "" if there is None else mixture(there)])
+    return [(["setting", "method", "mean mixture here", "the paper's (one seed)"], rows)]
+
+
+def overview(results: Mapping[str, Mapping[str, Any]]) -> list[Block]:
+    """The question that matters first: where there is room, does Aioli take it; where there is none, does it harm?"""
+    rows, harm = [], []
+    for name in ("ood", "room", "unrestricted"):
+        for setting, found in results.get(name, {"settings": {}})["settings"].items():
+            if "ranked" not in found:
+                continue
+            room, here = found["ranked"]["room"], found["ranked"]["methods"]
+            cells = []
+            for method in ("aioli-ood" if name == "ood" else "aioli", "aioli-pooled"):
+                entry = here.get(method)
+                if entry is None:
+                    cells.append("")
+                    continue
+                gain = signed(entry["gain"], entry["interval"], 4)
+                closed = f"; {percent(entry['closed'], entry['closed_interval'])}" if "closed" in entry else ""
+                cells.append(gain + closed)
+                if name == "unrestricted" and method == "aioli-pooled":
+                    harm.append(-entry["gain"] / scores(found)[BASE]["loss"])
+            there = signed(room["mean"], room["interval"], 4) + ("" if room["there"] else " no room")
+            rows.append([f"{name}: {setting}", there, *cells])
+    if not rows:
+        return []
+    header = [
+        "gain in mean test loss over stratified",
+        "room (ten extra runs)",
+        "Aioli as in the paper",
+        "aioli-pooled",
+    ]
+    blocks: list[Block] = ["## Where there is room", (header, rows)]
+    if harm:
+        blocks.append(
+            f"In-domain, aioli-pooled's mean loss is {np.mean(harm):+.2%} from stratified's, averaged over "
+            f"{plural(len(harm), 'setting')}."
+        )
+    return blocks

@@ -1,0 +1,62 @@
+"""The data of experiments: a token store of seven groups, or of what every machine has; and what is derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from aioli.config import content_hash
+from aioli.data.preparing import prepare
+from aioli.data.recipe import find
+from aioli.data.store import MANIFEST, TokenStore, write_store
+
+SCARCE = 0.02
+Progress = Callable[[int, int, str], None]
+
+
+def corpus(data: Sequence[str], place: Path, progress: Progress | None = None) -> TokenStore:
+    """A token store as it is; files in SlimPajama's schema, prepared; nothing: text that is on every machine."""
+    if len(data) == 1 and (Path(data[0]) / MANIFEST).is_file():
+        return TokenStore(data[0])
+    if not data:
+        return prepare("local", place / "local", progress=progress)
+    return _prepared("slimpajama-local", data, place, progress)
+
+
+def instructions(
+    data: Sequence[str], tokenizer: TokenStore, place: Path, progress: Progress | None = None
+) -> TokenStore:
+    """Tasks as a token store, with the tokenizer of another one; a token store as it is."""
+    if len(data) == 1 and (Path(data[0]) / MANIFEST).is_file():
+        return TokenStore(data[0])
+    settings = {"tokenizer": {"name": str(tokenizer.tokenizer)}, "context": tokenizer.context * 2}
+    return _prepared("instructions", data, place, progress, settings)
+
+
+def _prepared(
+    name: str, data: Sequence[str], place: Path, progress: Progress | None, settings: dict[str, Any] | None = None
+) -> TokenStore:
+    recipe = find(name)
+    files = [f"{each}/*.jsonl*" if Path(each).is_dir() else each for each in data]
+    recipe = {**recipe, **(settings or {}), "sources": [{**recipe["sources"][0], "files": files}]}
+    where = [str(Path(each).resolve()) for each in files]
+    return prepare(recipe, place / f"{name}-{content_hash([where, settings])[:8]}", progress=progress)
+
+
+def scarce(store: TokenStore, groups: Sequence[str], group: str, place: Path) -> TokenStore:
+    """The store with so little of one group that it makes up 2% of the training tokens of these groups."""
+    target = place / f"little-{content_hash([store.fingerprint, list(groups), group])[:8]}"
+    if (target / MANIFEST).is_file():
+        return TokenStore(target)
+    kept = [name for name in store.groups if name in groups]
+    arrays = {split: {name: store.rows(name, split).reshape(-1) for name in kept} for split in store.parts}
+    others = sum(tokens.size for name, tokens in arrays["train"].items() if name != group)
+    little = max(1, int(SCARCE / (1 - SCARCE) * others) // store.context) * store.context
+    arrays["train"][group] = arrays["train"][group][:little]
+    return write_store(target, arrays, store.context, store.vocabulary)
+
+
+def tokens(store: TokenStore) -> dict[str, int]:
+    """Training tokens of each group."""
+    return dict(zip(store.groups, (part.tokens for part in store.parts["train"]), strict=True))

@@ -1,0 +1,249 @@
+"""The catalogue, the room, and experiments carried out for real on a small model."""
+
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from aioli.cli import main
+from aioli.data.store import TokenStore
+from aioli.experiments import comparisons, paper, record
+from aioli.experiments.bench import Bench
+from aioli.experiments.catalogue import EXPERIMENTS, find
+from aioli.experiments.dry import plans
+from aioli.experiments.profiles import PROFILES, Profile
+from aioli.experiments.room import closed, ranked, room_of
+from aioli.experiments.settings import A_SE, GROUPS, IN_DOMAIN, TOWARDS, Setting, named
+from aioli.experiments.stores import tokens
+from aioli.experiments.tables import markdown, summary
+from aioli.runs.conducting import Conductor
+from aioli.runs.local import LocalExecutor
+from aioli.runs.store import RunStore
+from tests.tiny import tiny_store
+
+
+@dataclass(frozen=True)
+class Quick(Profile):
+    """The small profile with very short runs."""
+
+    steps: int = 60
+
+    @property
+    def mini(self):
+        return True
+
+    def recipe(self, setting, larger=False):
+        plain = super().recipe(setting, larger)
+        steps = self.steps // 2 if setting.start is not None else self.steps
+        train = {"steps": steps, "batch": 4, "lr": 4e-3, "threads": 1}
+        return {**plain, "model": "tiny", "train": train, "val": {"final": 8}}
+
+    def settings(self, method, experiment, setting):
+        return {"rounds": 2, "k": 1} if method in ("aioli", "aioli-ood", "aioli-pooled") else {}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return tiny_store(tmp_path_factory.mktemp("corpus") / "store", GROUPS)
+
+
+@pytest.fixture(scope="module")
+def bench(corpus, tmp_path_factory):
+    place = tmp_path_factory.mktemp("bench")
+    runs, executor = RunStore(place / "runs"), LocalExecutor(2)
+    found = Bench(
+        Quick("mini", "for tests"),
+        corpus,
+        runs,
+        place / "data",
+        lambda asked, final, proxy: Conductor(runs, executor, final, proxy).conduct(asked),
+        lambda: corpus,
+    )
+    yield found
+    executor.close()
+
+
+def test_room_and_shares_by_hand():
+    room = room_of({0: 3.0, 1: 3.1, 2: 2.9}, {0: 2.9, 1: 3.0, 2: 2.8})
+    assert room.mean == pytest.approx(0.1)
+    assert room.there
+    share, span = closed({0: 0.08, 1: 0.07, 2: 0.09}, room)
+    assert share == pytest.approx(0.8)
+    assert span[0] < 0.8 < span[1]
+    assert not room_of({0: 3.0, 1: 3.1}, {0: 2.9, 1: 3.2}).there
+    assert not room_of({0: 3.0}, {0: 2.9}).there  # one seed knows nothing
+
+
+def test_intervals_of_shares_hold_the_truth():
+    """Fieller's interval of a ratio, over repeated experiments with a known share of 0.8."""
+    rng, hits, known = np.random.default_rng(0), 0, 0
+    for _ in range(1000):
+        y = rng.normal(0.1, 0.02, 5)
+        x = 0.8 * 0.1 + 0.5 * (y - 0.1) + rng.normal(0, 0.01, 5)
+        room = room_of(dict(enumerate(y)), dict.fromkeys(range(5), 0.0))
+        _, span = closed(dict(enumerate(x)), room)
+        if span is not None:
+            known, hits = known + 1, hits + (span[0] <= 0.8 <= span[1])
+    assert known > 990
+    assert 0.92 < hits / known < 0.98
+
+
+def test_methods_are_not_ranked_without_room():
+    losses = {
+        "stratified": {0: 3.0, 1: 3.0, 2: 3.0},
+        "grid-search": {0: 2.9, 1: 3.1, 2: 3.0},
+        "x": {0: 2.5, 1: 2.6, 2: 2.7},
+    }
+    found = ranked(losses, "stratified", "grid-search")
+    assert not found["room"]["there"]
+    assert "closed" not in found["methods"]["x"]
+    assert found["methods"]["x"]["gain"] == pytest.approx(0.4)
+
+
+def test_every_name_of_the_paper_is_there():
+    names = "unrestricted restricted ablations sensitivity law-fit law-checkpoints law-instruction law-nonlinear "
+    names += "parameters a-star greedy larger-model ood downstream proportions"
+    assert set(names.split()) < set(EXPERIMENTS)
+    assert [setting.name for setting in IN_DOMAIN] == paper.printed()["unrestricted"]["settings"]
+    assert find(["all"]) == list(EXPERIMENTS.values())
+
+
+def test_printed_numbers_agree_with_what_the_paper_says_of_them():
+    """Averages and counts of its text follow from the tables as they stand here."""
+    table = paper.printed()["unrestricted"]["differences"]
+    assert np.mean(table["aioli"]) == pytest.approx(-0.274, abs=5e-4)
+    better = {name: sum(v < 0 for v in row) for name, row in table.items()}
+    assert better == {"grid-search": 4, "dml": 4, "skill-it": 5, "doremi": 3, "doge": 1, "aioli": 6}
+    restricted = paper.printed()["restricted"]["perplexities"]
+    gains = [
+        np.array(row) - np.array(restricted[name.removeprefix("aioli+")])
+        for name, row in restricted.items()
+        if name.startswith("aioli+")
+    ]
+    assert (np.array(gains) < 0).sum() == 28
+    assert -np.mean(gains) == pytest.approx(1.202, abs=0.02)  # the text's mean is not quite that of its table
+    assert -np.min(gains) == pytest.approx(12.012, abs=0.05)
+    ablations = paper.printed()["ablations"]["differences"]
+    averages = {name: round(float(np.mean(row)), 3) for name, row in ablations.items()}
+    assert averages["aioli-diagonal"] == pytest.approx(-0.230, abs=1e-3)
+    fits = paper.printed()["law-fit"]["fits"]
+    assert np.mean([r2 for _, r2 in fits["log-linear static"]]) == pytest.approx(0.991, abs=1e-3)
+    assert np.mean([r2 for _, r2 in fits["linear dynamic"]]) == pytest.approx(0.947, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+@pytest.mark.parametrize("profile", list(PROFILES.values()), ids=lambda profile: profile.name)
+def test_recipes_are_checked_by_a_dry_run(name, profile):
+    for setting in EXPERIMENTS[name].settings:
+        found = plans(EXPERIMENTS[name], setting, profile, None)
+        assert found.seeds >= 3
+        assert found.steps == found.recipe.get("train", {}).get("steps", 2000)
+
+
+def test_paper_settings_are_the_papers():
+    found = plans(EXPERIMENTS["unrestricted"], IN_DOMAIN[-1], PROFILES["paper"], None)
+    assert (found.model, found.steps, found.seeds) == ("pythia-160m", 40_000, 3)
+    assert found.recipe["train"]["batch"] == 8
+    assert found.methods["aioli"]["settings"] == {"delta": 0.07, "eta": 0.2, "gamma": 0.1}
+    assert found.methods["doge"]["settings"] == {"eta": 0.1}
+    found = plans(EXPERIMENTS["unrestricted"], A_SE, PROFILES["paper"], None)
+    assert (found.steps, found.seeds) == (5_000, 5)
+    assert found.methods["aioli"]["settings"] == {"delta": 0.128, "eta": 0.2, "gamma": 0.1}
+    found = plans(EXPERIMENTS["ood"], TOWARDS[0], PROFILES["paper"], None)
+    assert found.methods["aioli-ood"]["settings"] == {"delta": 0.288, "eta": 0.8}
+    sensitivity = plans(EXPERIMENTS["sensitivity"], A_SE, PROFILES["paper"], None).methods
+    assert sensitivity["aioli:delta=0.064"]["settings"]["delta"] == pytest.approx(0.128)  # told by group
+    assert sensitivity["aioli:gamma=null"]["settings"]["gamma"] is None
+    assert plans(EXPERIMENTS["larger-model"], A_SE, PROFILES["paper"], None).model == "pythia-1.4b"
+
+
+def test_settings_by_name():
+    assert named(["arxiv/book/github->stackexchange"], TOWARDS) == TOWARDS[:1]
+    assert named(None, TOWARDS) == TOWARDS
+    with pytest.raises(ValueError, match="this experiment has 'arxiv/stackexchange'"):
+        named(["arxiv"], IN_DOMAIN)
+    assert A_SE.local() == Setting(("prose", "tests"))
+    assert IN_DOMAIN[-1].local().name == "all"
+    assert TOWARDS[1].local().name == "python/headers/stubs → prose"
+
+
+def test_a_comparison_is_measured_written_and_shown(bench, tmp_path):
+    experiment, setting = EXPERIMENTS["ood"], TOWARDS[0]
+    found = bench.measure(experiment, setting, 2)
+    assert found["seeds"] == [0, 1]
+    scores = comparisons.scores(found)
+    assert list(scores) == list(experiment.methods)
+    assert all(not score["failed"] for score in scores.values())
+    losses = {name: [row["loss"] for row in scores[name]["rows"]] for name in ("stratified", "grid-search")}
+    by_hand = np.mean(losses["stratified"]) - np.mean(losses["grid-search"])
+    assert found["ranked"]["room"]["mean"] == pytest.approx(by_hand)
+    file = record.add(tmp_path / "results", experiment, bench.profile, setting, found)
+    assert json.loads(file.read_text())["settings"][setting.name]["made"]["data"]["fingerprint"]
+    assert str(tmp_path) not in file.read_text()
+    text = markdown(record.load_all(tmp_path / "results"))
+    assert "*(39.64)*" in text  # the paper's stratified
+    assert "| aioli-pooled |" in text
+    _, _, rows, notes = summary("ood", setting.name, found)
+    assert len(rows) == len(experiment.methods)
+    assert notes[0].startswith("room:")
+
+
+def test_settings_are_added_and_replaced_one_by_one(bench, tmp_path):
+    experiment = EXPERIMENTS["ablations"]
+    found = bench.measure(experiment, A_SE, 1)
+    for setting in reversed(IN_DOMAIN[:2]):
+        file = record.add(tmp_path, experiment, bench.profile, setting, found)
+    assert list(record.load(file)["settings"]) == ["arxiv/stackexchange", "github/c4"]  # the paper's order
+    (tmp_path / "greedy.json").write_text("{}")
+    with pytest.raises(ValueError, match="not a file of results"):
+        record.load_all(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["law-checkpoints", "greedy", "a-star"])
+def test_studies_are_measured_and_shown(bench, tmp_path, name):
+    experiment = EXPERIMENTS[name]
+    if "at" in experiment.mini:
+        experiment = replace(experiment, mini={**experiment.mini, "ahead": 4})
+    setting = experiment.settings[0]
+    found = bench.measure(experiment, setting, 1)
+    assert found["tables"][0]["rows"]
+    record.add(tmp_path, experiment, bench.profile, setting, found)
+    text = markdown(record.load_all(tmp_path))
+    assert f"## {name}" in text
+    assert setting.name in text
+
+
+def test_parameters_are_joined_over_settings(bench, tmp_path):
+    experiment = EXPERIMENTS["parameters"]
+    for setting in experiment.settings[:2]:
+        record.add(tmp_path, experiment, bench.profile, setting, bench.measure(experiment, setting, 1))
+    text = markdown(record.load_all(tmp_path))
+    assert "over 8 points (2 settings)" in text
+    assert "*(0.491)*" in text
+
+
+def test_a_scarce_group_is_two_percent_of_the_tokens(bench):
+    setting = EXPERIMENTS["room"].settings[2]
+    recipe = bench.recipe(EXPERIMENTS["room"], setting)
+    sizes = tokens(TokenStore(recipe.data.store))
+    assert sizes[setting.scarce] / sum(sizes[g] for g in setting.groups) == pytest.approx(0.02, abs=0.01)
+
+
+def test_command(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "--list"]) == 0
+    assert "law-instruction" in capsys.readouterr().out
+    assert main(["reproduce", "unrestricted", "--profile", "paper", "--dry-run"]) == 0
+    assert "40,000" in capsys.readouterr().out
+    for words, answer in (
+        ([], "which experiment"),
+        (["nothing"], "there is no experiment 'nothing'"),
+        (["unrestricted", "--settings", "x/y"], "this experiment has"),
+        (["unrestricted", "--seeds", "0"], "must be at least 1"),
+        (["unrestricted", "--profile", "paper"], "needs the paper's data and GPUs"),
+        (["law-instruction"], "needs instruction tasks"),
+        (["--show", "."], "there are no results in"),
+    ):
+        assert main(["reproduce", *words]) == 2
+        assert answer in capsys.readouterr().err
