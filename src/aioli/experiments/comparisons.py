@@ -135,7 +135,7 @@ def _agreement(name: str, settings: Mapping[str, Any]) -> str:
             continue
         there = [_printed(name, method, s) for s in settings]
         known = [value for value in there if value is not None]
-        text = f"{method}: surely better than stratified in {better}, surely worse in {worse} of {plural(count, 'setting')}"
+        text = f"{method}: surely better in {better}, surely worse in {worse} of {plural(count, 'setting')}"
         if known:
             text += f" (the paper: better in {sum(v < 0 for v in known)} of {len(known)})"
         lines.append(f"- {text}")
