@@ -311,6 +311,7 @@ def aioli_pooled(
     shrink: bool = True,
     caution: float = 2.0,
     doubt: float = 0.0,
+    until: float = 1.0,
     around: Literal["uniform", "current"] = "uniform",
     floors: Vector = None,
     caps: Vector = None,
@@ -318,7 +319,7 @@ def aioli_pooled(
     S_init: int = 0,
 ) -> Run:
     """Ours: one regression over the sweeps of all rounds; contrasts within their noise do not move p (E33)."""
-    sweep = PooledSweep(InterleavedSweep(k, eps, delta, "mirrored", around), discount, shrink, caution, doubt)
+    sweep = PooledSweep(InterleavedSweep(k, eps, delta, "mirrored", around), discount, shrink, caution, doubt, until)
     low, high = _bounds(problem, floors, caps)
     egd = EGD(eta, **_memory(gamma), floors=low, caps=high)
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)

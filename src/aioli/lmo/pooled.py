@@ -33,6 +33,8 @@ class PooledSweep:
     doubt: float = 0.0
     """How many times the standard error over targets their mean contrasts must amount to: where targets pull against
     each other, what is left of their sum is no reason to move."""
+    until: float = 1.0
+    """Share of the run in which rounds begin with a sweep; after it the mixture stays."""
     start: Start = field(default="always", init=False, repr=False)
     needs: frozenset[str] = field(default=VAL, init=False, repr=False)
     weighting: Weighting = field(default="sample", init=False, repr=False)
@@ -44,22 +46,28 @@ class PooledSweep:
             raise ValueError(f"caution={self.caution} must be at least 1")
         if not self.doubt >= 0.0:
             raise ValueError(f"doubt={self.doubt} must not be negative")
+        if not 0.0 < self.until <= 1.0:
+            raise ValueError(f"until={self.until} is not a share of the run; use 0 < until <= 1")
         if self.sweep.diagonal:
             raise ValueError("a pooled sweep estimates contrasts between groups; diagonal=True has none")
 
     def begin(self, task: Task) -> State:
         """The sums that the regression needs, which do not grow with the rounds."""
         m, n = task.m, task.targets
-        return {"gram": np.zeros((m, m)), "cross": np.zeros((m, n)), "power": 0.0, "count": 0.0, "fixed": 0.0}
+        sums = {"gram": np.zeros((m, m)), "cross": np.zeros((m, n)), "power": 0.0, "count": 0.0, "fixed": 0.0}
+        return {**sums, "A": np.zeros((n, m)), "pull": np.zeros(m), "stderr": np.zeros(m)}
 
     def probes(self, round: Round) -> list[Segment]:
-        """Those of the sweep."""
-        return self.sweep.probes(round)
+        """Those of the sweep, for as long as there are any."""
+        over = round.t > 0 and round.t * round.steps >= self.until * round.task.steps
+        return [] if over else self.sweep.probes(round)
 
     def estimate(
         self, state: State, round: Round, start: Array | None, log: Sequence[Observation]
     ) -> tuple[State, Estimate]:
         """Add this round to the regression and read off the shrunken contrasts."""
+        if not log:
+            return state, Estimate(np.asarray(state["A"]), np.asarray(state["pull"]), np.asarray(state["stderr"]))
         assert start is not None
         weights = round.task.weights
         _, Q, drop = self.sweep.drops(round, start, log)
@@ -84,11 +92,13 @@ class PooledSweep:
         left = max(new["power"] - float(theta @ new["gram"] @ theta), 0.0)
         A = typical * contrasts + drop.mean(0)[:, None]
         if free <= 0:  # nothing left over to judge the noise by: do not move yet
-            return new, Estimate(A, pull=np.zeros(round.task.m))
+            still = np.zeros(round.task.m)
+            return {**new, "A": A, "pull": still, "stderr": still}, Estimate(A, pull=still)
         V = left / free * inverse
         apart = self.doubt**2 * _disagreement(contrasts, weights)
         pull = _shrink(theta, V, self.caution, apart) if self.shrink else theta
-        return new, Estimate(A, pull=pull, stderr=np.sqrt(np.maximum(np.diag(V), 0.0)))
+        stderr = np.sqrt(np.maximum(np.diag(V), 0.0))
+        return {**new, "A": A, "pull": pull, "stderr": stderr}, Estimate(A, pull, stderr)
 
 
 def _disagreement(contrasts: Array, weights: Array) -> float:

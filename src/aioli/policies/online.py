@@ -213,7 +213,7 @@ class Online:
         round = self._round(task, state)
         if round is not None and (sweep := self._sweep) is not None:
             count = task.m * sweep.sweeps(task.m)
-            told["delta"] = count * sweep.interval(task.m, round.steps) / round.steps  # as realised (E7)
+            told["delta"] = count * sweep.interval(task.m, round.steps) / round.steps if self.estimator.probes(round) else 0.0
         return told
 
 

@@ -1,10 +1,16 @@
-"""A page that needs nothing but a browser: no script, no font, no address. Words from data are escaped."""
+"""A page that needs nothing but a browser: no font, no address, and a script only where asked for. Words from data are
+escaped."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Sequence
 from html import escape
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from aioli.files import write_text
 
@@ -30,6 +36,17 @@ pre { background: var(--card); border: 1px solid var(--line); border-radius: 10p
 pre.wrap { white-space: pre-wrap; overflow-wrap: anywhere; } ul { padding-left: 1.2rem; }
 .wide { overflow-x: auto; } .wide td, .wide th { white-space: nowrap; padding: .35rem .5rem; font-size: .9rem; }
 .note { color: var(--soft); }
+details { margin: .6rem 0; } summary { cursor: pointer; font-weight: 600; } details > summary + * { margin-top: .6rem; }
+.live [data-legend] { cursor: pointer; } .live [data-legend].off { opacity: .35; text-decoration: line-through; }
+.live [data-series].off { display: none; } [data-legend]:focus-visible { outline: 2px solid currentColor; }
+.slider { display: flex; gap: .8rem; align-items: center; margin: .4rem 0; }
+.slider input { flex: 1; max-width: 24rem; }
+html:not(.live) .slider { display: none; }
+@media print {
+  :root { --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --card: #fff; }
+  main, main.broad { max-width: none; padding: 0; } figure, tr { break-inside: avoid; } .slider { display: none; }
+  .wide { overflow: visible; } pre { white-space: pre-wrap; }
+}
 """
 
 
@@ -78,15 +95,52 @@ def listed(lines: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>"
 
 
-def write(path: Path, title: str, lead: str, parts: Sequence[str], broad: bool = False) -> Path:
-    """Write the page, whole or not at all; a broad one has room for tables."""
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
-    text = (
+def folded(summary: str, part: str, opened: bool = False) -> str:
+    """Something that is looked at when it is wanted."""
+    return f"<details{' open' if opened else ''}><summary>{escape(summary)}</summary>{part}</details>"
+
+
+def frames(svg: str, caption: str, data: dict[str, Any]) -> str:
+    """A heat map with a slider: `data` has the values of every frame and what it is called."""
+    # a data block is never run; `<` is written so that nothing in it can end the block
+    block = json.dumps(data, allow_nan=False).replace("<", "\\u003c")
+    last = len(data["names"]) - 1
+    return (
+        f'<figure data-heat>{svg}<div class="slider"><input type="range" min="0" max="{last}" value="{last}" '
+        f'aria-label="round"><output>{escape(data["names"][last])}</output></div>'
+        f'<script type="application/json">{block}</script><figcaption>{escape(caption)}</figcaption></figure>'
+    )
+
+
+def script() -> str:
+    """What makes legends and sliders work."""
+    return (resources.files("aioli.report") / "live.js").read_text(encoding="utf-8")
+
+
+def document(
+    title: str, lead: str, parts: Sequence[str], broad: bool = False, live: bool = False, follow: str | None = None
+) -> str:
+    """A whole page; `live` adds the script. With `follow` it asks its server there for news; it may talk to nobody
+    else."""
+    policy, tail = "default-src 'none'; style-src 'unsafe-inline'", ""
+    if live:
+        code = script()
+        digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
+        policy += f"; script-src 'sha256-{digest}'"
+        tail = f"<script>{code}</script>"
+    if follow is not None:
+        policy += "; connect-src 'self'"
+    marked = "" if follow is None else f' data-follow="{escape(follow)}"'
+    return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>'
-        f"<body><main{' class=broad' if broad else ''}><h1>{escape(title)}</h1>{paragraph(lead, 'lead')}"
-        f"{''.join(parts)}</main></body></html>\n"
+        f"<body{marked}><main{' class=broad' if broad else ''}><h1>{escape(title)}</h1>{paragraph(lead, 'lead')}"
+        f"{''.join(parts)}</main>{tail}</body></html>\n"
     )
-    write_text(path, text)
+
+
+def write(path: Path, title: str, lead: str, parts: Sequence[str], broad: bool = False, live: bool = False) -> Path:
+    """Write the page, whole or not at all; a broad one has room for tables."""
+    write_text(path, document(title, lead, parts, broad, live))
     return path

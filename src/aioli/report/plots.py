@@ -211,8 +211,9 @@ def heat(rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[
                 continue
             ink = BLUE if value < 0 else ORANGE
             shape = f'x="{left + cell * j:.1f}" y="{y:.1f}" width="{cell - 2:.1f}" height="{tall - 2:.1f}" rx="2"'
-            body.append(f'<rect {shape} fill="{ink}" fill-opacity="{0.06 + 0.7 * abs(value) / most:.2f}"/>')
-            middle = f'x="{left + cell * (j + 0.5) - 1:.1f}" y="{y + 16:.1f}"'
+            at = f'data-cell="{i * len(columns) + j}"'
+            body.append(f'<rect {at} {shape} fill="{ink}" fill-opacity="{0.06 + 0.7 * abs(value) / most:.2f}"/>')
+            middle = f'{at} x="{left + cell * (j + 0.5) - 1:.1f}" y="{y + 16:.1f}"'
             body.append(f'<text {middle} text-anchor="middle" class="ink" font-size="10">{_short(value, most)}</text>')
     width = left + cell * len(columns) + 0.75 * deep
     return svg("".join(body), label, width, deep + tall * len(rows) + 6)

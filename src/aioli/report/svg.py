@@ -51,11 +51,12 @@ def lines(series: Sequence[Series], x_label: str, y_label: str) -> str:
     pad = 0.05 * (high - low) or 0.5
     frame = _Frame(high_x, low - pad, high + pad)
     body = [frame.axes(x_label, y_label, number)]
-    for s in series:
+    for k, s in enumerate(series):
         shown = [(x, y) for x, y in zip(s.x, s.y, strict=True) if math.isfinite(y)]
         where = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in shown)
         dash = ' stroke-dasharray="5 4"' if s.dashed else ""
-        body.append(f'<polyline points="{where}" fill="none" stroke="{s.colour}" stroke-width="2"{dash}/>')
+        look = f'fill="none" stroke="{s.colour}" stroke-width="2"{dash}'
+        body.append(f'<polyline data-series="{k}" points="{where}" {look}/>')
     body.append(_names([(s.name, frame.y(_last(s)), s.colour) for s in series]))
     return svg("".join(body), f"{y_label} over {x_label}")
 
@@ -71,8 +72,8 @@ def areas(names: Sequence[str], steps: Sequence[float], shares: Sequence[Sequenc
         above = [b + row[j] for b, row in zip(below, shares, strict=True)]
         top, bottom = _stairs(frame, steps, above), _stairs(frame, steps, below)
         outline = " ".join([*top, *reversed(bottom)])
-        body.append(f'<polygon points="{outline}" fill="{colour(j)}" fill-opacity="0.85"><title>{escape(name)}</title>')
-        body.append("</polygon>")
+        shape = f'data-series="{j}" points="{outline}" fill="{colour(j)}" fill-opacity="0.85"'
+        body.append(f"<polygon {shape}><title>{escape(name)}</title></polygon>")
         middles.append((name, frame.y((above[-1] + below[-1]) / 2), colour(j)))
         below = above
     body.append(frame.axes(x_label, "share", lambda v: f"{v:.0%}"))
@@ -100,11 +101,12 @@ def number(value: float) -> str:
 def _names(places: Sequence[tuple[str, float, str]]) -> str:
     """Names at the right edge, moved apart where they would overlap."""
     found, at = [], -math.inf
-    for name, y, ink in sorted(places, key=lambda place: place[1]):
+    for k, (name, y, ink) in sorted(enumerate(places), key=lambda place: place[1][1]):
         at = max(y, at + 14)
         short = name if len(name) <= 16 else name[:15] + "…"
         found.append(
-            f'<text x="{WIDTH - RIGHT + 8}" y="{min(at, HEIGHT - 6) + 4:.1f}" fill="{ink}" font-weight="600">'
+            f'<text data-legend="{k}" x="{WIDTH - RIGHT + 8}" y="{min(at, HEIGHT - 6) + 4:.1f}" fill="{ink}" '
+            f'font-weight="600">'
             f"{escape(short)}<title>{escape(name)}</title></text>"
         )
     return "".join(found)

@@ -9,8 +9,8 @@ from typing import Any
 from aioli.train.journal import read
 from aioli.train.layout import JOURNAL
 
-POINTS = 1000
-"""How many points of a curve are kept at least; beyond twice as many, every second one goes."""
+POINTS, FRAMES = 1000, 30
+"""How many points of a curve, and how many matrices A, are kept at least."""
 
 
 @dataclass
@@ -19,6 +19,8 @@ class Curve:
 
     steps: list[int] = field(default_factory=list)
     values: list[list[float]] = field(default_factory=list)
+    points: int = POINTS
+    """How many are kept at least; beyond twice as many, every second one goes."""
     _count: int = 0
     _every: int = 1
     _loose: bool = False
@@ -32,7 +34,7 @@ class Curve:
         self.steps.append(step)
         self.values.append(values)
         self._loose = self._count % self._every != 0
-        if len(self.steps) > 2 * POINTS and not self._loose:
+        if len(self.steps) > 2 * self.points and not self._loose:
             self._every *= 2
             self._loose = self._count % self._every != 0
             self.steps = self.steps[::2] + ([step] if self._loose else [])
@@ -62,12 +64,15 @@ class Trace:
     """What was seen of it for the journal, at the same steps whatever the method."""
     mixed: Curve = field(default_factory=Curve)
     """The mixture in force up to each step, sweeps and all."""
+    A: Curve = field(default_factory=lambda: Curve(points=FRAMES))
+    """A^t, row by row, when a round has found it."""
     step: int = 0
     segments: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "probe": 0.0})
     result: dict[str, Any] | None = None
     _offset: int = 0
     _last: bytes = b""
+    _found: Any = None
 
     def read(self) -> Trace:
         """Take in what has been written since; a journal that was cut back by a resumed run is read anew."""
@@ -87,6 +92,12 @@ class Trace:
             lines.seek(self._offset - len(self._last))
             return lines.read(len(self._last)) == self._last
 
+    def _take_A(self, step: int, report: dict[str, Any]) -> None:
+        A = report.get("A")
+        if A is not None and self._found != A:
+            self._found = A
+            self.A.add(step, [value for row in A for value in row])
+
     def _take(self, line: dict[str, Any]) -> None:
         kind = line["kind"]
         if kind == "run":
@@ -101,6 +112,7 @@ class Trace:
                 self.val_loss.add(line["end"], line["values"]["val_loss"])
             for name in self.seconds:
                 self.seconds[name] += line["seconds"][name]
+            self._take_A(line["end"], line["report"])
         elif kind == "look":
             self.step = line["step"]
             self.loss.add(line["step"], [line["loss"]])

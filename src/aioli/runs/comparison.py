@@ -124,7 +124,7 @@ def compare(carried: Sequence[Carried], store: RunStore, final: Setup, proxy: Se
         proxy=str(proxy.recipe.model.preset or proxy.recipe.model.name),
         data=final.store.fingerprint,
         weights=dict(zip(recipe.data.targets, weights.tolist(), strict=True)),
-        scores=tuple(_score(label, found, base) for label, found in rows.items()),
+        scores=tuple(score_of(label, found, base) for label, found in rows.items()),
     )
 
 
@@ -146,7 +146,8 @@ def _row(carried: Carried, store: RunStore, split: str, weights: np.ndarray[Any,
     )
 
 
-def _score(label: str, found: Mapping[int, Row | str], base: Mapping[int, Row]) -> Score:
+def score_of(label: str, found: Mapping[int, Row | str], base: Mapping[int, Row]) -> Score:
+    """A method's rows, or why there is none, by seed, against those of stratified."""
     rows = tuple(row for row in found.values() if isinstance(row, Row))
     failed = {seed: row for seed, row in found.items() if isinstance(row, str)}
     if not rows:

@@ -1,0 +1,247 @@
+"""A report on runs, one, a sweep or a comparison: proportions, losses, A over time, the law, intervals, recipes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from aioli.report import page as pages
+from aioli.report.compare import whiskers
+from aioli.report.costs import costs
+from aioli.report.law import law
+from aioli.report.plots import BLUE, ORANGE, heat
+from aioli.report.seen import Problem, Seen
+from aioli.report.svg import Series, areas, colour, lines
+from aioli.report.trace import Curve
+from aioli.runs.comparison import BASE, Row, Score, score_of
+
+MANY, STATICS = 12, 8
+"""Runs of which all is shown, and fixed mixtures that stand in the table."""
+FEW_POINTS = 100
+"""Points of a curve where there are many runs."""
+
+Report = tuple[str, str, list[str]]
+"""Title, lead, parts."""
+
+
+def report(problems: Sequence[Problem]) -> Report:
+    """What stands on the page."""
+    runs = [run for problem in problems for run in problem.runs]
+    if len(runs) == 1:
+        run = runs[0]
+        return (
+            f"{run.label}: {problems[0].title}",
+            _facts(run),
+            [*_one(run, 1000), pages.heading("Recipe"), _recipe(run)],
+        )
+    parts: list[str] = []
+    for k, problem in enumerate(problems):
+        if len(problems) > 1:
+            parts.append(pages.heading(f"{k + 1}. {problem.title}"))
+        parts += _problem(problem, FEW_POINTS if len(runs) > MANY else 1000, len(runs) <= MANY)
+    title = problems[0].title if len(problems) == 1 else f"{len(runs)} runs in {len(problems)} settings"
+    return title, _lead(problems), parts
+
+
+def _lead(problems: Sequence[Problem]) -> str:
+    runs = [run for problem in problems for run in problem.runs]
+    done = sum(run.trace.result is not None for run in runs)
+    models = ", ".join(dict.fromkeys(problem.model for problem in problems))
+    steps = ", ".join(dict.fromkeys(f"{problem.steps:,}" for problem in problems))
+    rest = "" if done == len(runs) else f", {done} of them finished"
+    return f"{len(runs)} runs{rest}; {models}; {steps} steps."
+
+
+def _problem(problem: Problem, points: int, opened: bool) -> list[str]:
+    scores = scored(problem)
+    parts = _comparison(problem, scores)
+    parts += law(problem)
+    parts += _together(problem, points)
+    parts += costs(problem)
+    parts.append(pages.heading("Run by run"))
+    shown = [run for run in problem.runs if run.mixture is None] or problem.runs[:1]
+    rest = [run for run in problem.runs if run not in shown]
+    for k, run in enumerate(shown):
+        inside = "".join([*_one(run, points), _recipe(run)])
+        parts.append(pages.folded(f"{run.label}, seed {run.seed} ({run.name})", inside, opened and k == 0))
+    if rest:
+        header = ["run", "mixture", "seed", "state", *(f"loss of {t}" for t in problem.targets)]
+        rows = [_row(run, problem.targets) for run in rest]
+        parts.append(pages.folded(f"{len(rest)} runs with a fixed mixture", pages.wide(pages.table(header, rows))))
+    return parts
+
+
+def _row(run: Seen, targets: Sequence[str]) -> list[str]:
+    losses = run.losses()
+    state = "finished" if losses is not None else f"step {run.trace.step:,} of {run.about['steps']:,}"
+    ends = [""] * len(targets) if losses is None else [f"{losses[t]:.4f}" for t in targets]
+    return [run.name, run.label, str(run.seed), state, *ends]
+
+
+# ---------------------------------------------------------------- methods side by side
+
+
+def scored(problem: Problem) -> list[Score]:
+    """Every method over its seeds, against stratified; the best first."""
+    rows: dict[str, dict[int, Row | str]] = {}
+    for label, some in problem.labels().items():
+        for run in some:
+            if (row := _judged(run)) is not None:
+                rows.setdefault(label, {})[run.seed] = row
+    base = {seed: row for seed, row in rows.get(BASE, {}).items() if isinstance(row, Row)}
+    found = [score_of(label, by_seed, base) for label, by_seed in rows.items()]
+    return sorted(found, key=lambda s: math.inf if s.perplexity is None else s.perplexity)
+
+
+def _judged(run: Seen) -> Row | None:
+    losses, result = run.losses(), run.trace.result
+    if losses is None or result is None:
+        return None
+    given = run.recipe.get("data", {})
+    told = given.get("weights") or {} if isinstance(given, dict) else {}
+    weights = np.array([float(told.get(t, 1.0)) for t in losses])
+    values = np.array(list(losses.values()))
+    share = weights / weights.sum()
+    return Row(
+        run.seed,
+        run.name,
+        float(share @ np.exp(values)),
+        float(share @ values),
+        losses,
+        {str(k): float(v) for k, v in result["realised"].items()},
+        0,
+        0.0,
+        {name: float(value) for name, value in result["seconds"].items() if isinstance(value, float)},
+    )
+
+
+def _comparison(problem: Problem, scores: Sequence[Score]) -> list[str]:
+    if len(scores) < 2:
+        return []
+    fixed = {run.label for run in problem.runs if run.mixture is not None} - {BASE}
+    kept = [s for s in scores if s.method not in fixed]
+    statics = [s for s in scores if s.method in fixed]
+    kept = sorted([*kept, *statics[:STATICS]], key=lambda s: s.perplexity or math.inf)
+    header = ["run", "seeds", "perplexity", "vs stratified", "95% interval", "mean loss", "looking"]
+    rows = [
+        [
+            s.method,
+            str(len(s.rows)),
+            f"{s.perplexity:.3f}",
+            "" if s.method == BASE or s.difference is None else f"{s.difference:+.3f}",
+            "" if s.interval is None else f"[{s.interval[0]:+.3f}, {s.interval[1]:+.3f}]",
+            f"{s.loss:.4f}",
+            f"{s.probing:.1%}",
+        ]
+        for s in kept
+    ]
+    parts = [pages.heading("Side by side"), pages.wide(pages.table(header, rows, 0))]
+    if len(statics) > STATICS:
+        parts.append(pages.paragraph(f"Of {len(statics)} fixed mixtures the best {STATICS} are shown.", "note"))
+    if chart := whiskers(kept):
+        words = (
+            "Difference in perplexity from stratified: mean over paired seeds with a 95% interval where there are "
+            "several, and single seeds as small circles. Left of 0 is better."
+        )
+        parts.append(pages.figure(chart, words))
+    return parts
+
+
+def _together(problem: Problem, points: int) -> list[str]:
+    """Mean validation loss over targets, one curve for each method."""
+    series: list[Series] = []
+    for label, some in problem.labels().items():
+        curve = _thin(some[0].trace.looks, points)
+        if label.startswith("static ") or not curve[0]:
+            continue
+        means = [float(np.mean(values)) for values in curve[1]]
+        series.append(Series(label, curve[0], means, colour(len(series)), dashed=label == BASE))
+    if len(series) < 2:
+        return []
+    words = "Mean validation loss on the way, one run of each; click a name to hide or show it."
+    chart = lines(series[:10], "step", "validation loss")
+    return [pages.heading("How the loss fell"), pages.figure(chart, words)]
+
+
+# ---------------------------------------------------------------- one run
+
+
+def _one(run: Seen, points: int) -> list[str]:
+    trace, groups, targets = run.trace, run.groups, run.targets
+    parts = []
+    if trace.result is not None:
+        header = ["", *targets, "mean"]
+        rows = [
+            [
+                f"{split} loss",
+                *(f"{v:.4f}" for v in trace.result[split]["loss"].values()),
+                f"{trace.result[split]['mean_loss']:.4f}",
+            ]
+            for split in ("val", "test")
+            if split in trace.result
+        ]
+        parts.append(pages.wide(pages.table(header, rows)))
+    else:
+        parts.append(pages.paragraph(f"At step {trace.step:,} of {run.about['steps']:,}; not finished."))
+    steps, shares = _thin(trace.mixed if run.mixture is not None else trace.proportions, points)
+    if steps:
+        words = "Share of each group over time, sweeps left out. Click a name to hide or show it."
+        parts.append(pages.figure(areas(groups, steps, shares, "step"), words))
+    steps, values = _thin(trace.val_loss, points)
+    if len(steps) > 1:
+        begin = next((k for k, step in enumerate(steps) if step >= 0.02 * run.about["steps"]), 0)
+        series = [
+            Series(name, steps[begin:], [row[i] for row in values[begin:]], colour(i)) for i, name in enumerate(targets)
+        ]
+        parts.append(pages.figure(lines(series, "step", "validation loss"), "Validation loss of each target."))
+    return parts + _matrices(run)
+
+
+def _thin(curve: Curve, points: int) -> tuple[list[int], list[list[float]]]:
+    """At most so many points, evenly, with the last one."""
+    count = len(curve.steps)
+    if count <= points:
+        return curve.steps, curve.values
+    kept = sorted({round(k * (count - 1) / (points - 1)) for k in range(points)})
+    return [curve.steps[k] for k in kept], [curve.values[k] for k in kept]
+
+
+def _matrices(run: Seen) -> list[str]:
+    """A^t with a slider over rounds."""
+    groups, frames = run.groups, run.trace.A
+    if not frames.steps:
+        return []
+    rows = run.targets if len(frames.values[0]) == len(groups) * len(run.targets) else ["all targets"]
+    if len(frames.values[0]) != len(rows) * len(groups):
+        return []
+    values = [[None if v is None else -v for v in frame] for frame in frames.values]
+    names = [f"step {step:,} ({k + 1} of {len(values)})" for k, step in enumerate(frames.steps)]
+    last = [math.nan if v is None else v for v in values[-1]]
+    table = [last[k * len(groups) : (k + 1) * len(groups)] for k in range(len(rows))]
+    words = (
+        "−A^t: what a round's probes say each group (columns) does to the loss of each target (rows). Blue, negative: "
+        "it falls. Move the slider through the rounds."
+    )
+    data = {"values": values, "names": names, "low": BLUE, "high": ORANGE}
+    return [pages.wide(pages.frames(heat(rows, groups, table, "A over rounds"), words, data))]
+
+
+def _facts(run: Seen) -> str:
+    about = run.about
+    seconds = run.trace.seconds
+    share = (
+        f"; looking took {seconds['probe'] / seconds['train']:.1%} of the time of training" if seconds["train"] else ""
+    )
+    return (
+        f"{about['model']}, {about['parameters']:,} parameters; {about['steps']:,} steps of {about['batch']} sequences "
+        f"of {about['context']} tokens, seed {run.seed}{share}."
+    )
+
+
+def _recipe(run: Seen) -> str:
+    about = run.about
+    made = f"aioli {about['aioli']}; data {str(about['data'])[:12]}; {run.name}"
+    text = run.text or "its recipe is not there"
+    return pages.folded("Recipe and environment", pages.paragraph(made, "note") + pages.pasted([text.rstrip()]))

@@ -1,0 +1,184 @@
+"""Runs as a report sees them: found by path or key, named so that they can be told apart, sorted by problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aioli.files import read_json
+from aioli.recipe import parse
+from aioli.report.trace import Trace
+from aioli.runs.store import JOB, MARK, RUN, RunStore
+from aioli.train.layout import JOURNAL, RECIPE
+from aioli.train.records import flat
+
+
+@dataclass
+class Seen:
+    """One run."""
+
+    name: str
+    """Its place among those that were asked for."""
+    path: Path
+    trace: Trace
+    recipe: dict[str, Any]
+    text: str
+    """The recipe as it was written."""
+    kind: str
+    """The method, or what drives the run."""
+    label: str = ""
+    """The method with what tells it apart from others; equal for runs that differ in their seeds only."""
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The first line of its journal."""
+        return self.trace.about
+
+    @property
+    def groups(self) -> list[str]:
+        """What it was trained on."""
+        return [str(name) for name in self.about["groups"]]
+
+    @property
+    def targets(self) -> list[str]:
+        """What it is judged on."""
+        return [str(name) for name in self.about["targets"]]
+
+    @property
+    def seed(self) -> int:
+        """Its seed."""
+        return int(self.about.get("seed", 0))
+
+    @property
+    def mixture(self) -> list[float] | None:
+        """The fixed mixture it was trained on; None: it changes, or the run goes on from another."""
+        rules = self.recipe.get("method", {}).get("rules")
+        if isinstance(rules, Mapping):
+            fixed = rules.get("proportions") if rules.get("type") == "Static" else None
+        else:
+            values = self.trace.mixed.values
+            fixed = values[0] if values and all(value == values[0] for value in values) else None
+        return None if fixed is None or self.recipe.get("parent") else [float(v) for v in fixed]
+
+    def losses(self) -> dict[str, float] | None:
+        """Where it ended, on test data if there is any."""
+        result = self.trace.result
+        if result is None:
+            return None
+        return {str(k): float(v) for k, v in result["test" if "test" in result else "val"]["loss"].items()}
+
+
+@dataclass
+class Problem:
+    """Runs that can be compared: the same data, targets, model and length."""
+
+    groups: list[str]
+    targets: list[str]
+    steps: int
+    model: str
+    runs: list[Seen] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """In a line."""
+        towards = "" if self.targets == self.groups else f" → {', '.join(self.targets)}"
+        names = ", ".join(self.groups) if len(self.groups) <= 8 else f"{len(self.groups)} groups"
+        return f"{names}{towards}"
+
+    def labels(self) -> dict[str, list[Seen]]:
+        """Runs by label."""
+        found: dict[str, list[Seen]] = {}
+        for run in self.runs:
+            found.setdefault(run.label, []).append(run)
+        return found
+
+
+def find(arguments: Sequence[str], store: str | None = None) -> list[tuple[str, Path]]:
+    """Directories of runs: themselves, all of a run store or a folder, or keys in a store."""
+    found: dict[Path, str] = {}
+    for text in arguments:
+        path = Path(text)
+        if (path / JOURNAL).is_file():
+            found.setdefault(path, text)
+        elif (path / MARK).is_file():
+            runs = RunStore(path, make=False)
+            folders = {key: runs.run_folder(key) for key in list(runs.keys())}
+            found |= {folder: key[:10] for key, folder in folders.items() if (folder / JOURNAL).is_file()}
+        elif path.is_dir():
+            inside = sorted(each for each in path.iterdir() if (each / JOURNAL).is_file())
+            if not inside:
+                raise ValueError(f"{text} holds no runs: neither it nor a folder in it has a {JOURNAL}")
+            found |= {each: each.name for each in inside}
+        elif store is not None and Path(store).is_dir():
+            runs = RunStore(store, make=False)
+            key = runs.find(text)
+            found[runs.run_folder(key)] = key[:10]
+        else:
+            raise ValueError(f"{text} is not there; give the directory of a run, a run store, or a key with --store")
+    if not found:
+        raise ValueError(f"{', '.join(arguments)}: no run has begun there")
+    return [(name, path) for path, name in found.items()]
+
+
+def look(name: str, path: Path) -> Seen | None:
+    """A run as it is now; None if it has not begun."""
+    trace = Trace(path).read()
+    if not trace.about:
+        return None
+    try:
+        text = (path / RECIPE).read_text(encoding="utf-8")
+        recipe = parse(text, str(path / RECIPE))
+    except (OSError, ValueError):
+        text, recipe = "", {}
+    job = read_json(path.parent / JOB) if path.name == RUN else None
+    about = job.get("about", {}) if isinstance(job, dict) else {}
+    return Seen(
+        name,
+        path,
+        trace,
+        recipe if isinstance(recipe, dict) else {},
+        text,
+        str(about.get("kind") or trace.about["method"]),
+    )
+
+
+def sort(runs: Iterable[Seen]) -> list[Problem]:
+    """Runs by problem, each with a label."""
+    found: dict[tuple[Any, ...], Problem] = {}
+    for run in runs:
+        about = run.about
+        key = (*run.groups, "→", *run.targets, about["steps"], str(about["model"]), about["data"])
+        problem = Problem(run.groups, run.targets, int(about["steps"]), str(about["model"]))
+        found.setdefault(key, problem).runs.append(run)
+    for problem in found.values():
+        _label(problem.runs)
+        problem.runs.sort(key=lambda run: (run.mixture is not None, run.label, run.seed, run.name))
+    return sorted(found.values(), key=lambda problem: -len(problem.runs))
+
+
+def _label(runs: Sequence[Seen]) -> None:
+    """Name runs by their method and, where several share one, by the settings in which they differ."""
+    by_kind: dict[str, list[Seen]] = {}
+    for run in runs:
+        if run.mixture is not None:
+            even = max(run.mixture) - min(run.mixture) < 1e-9
+            run.label = "stratified" if even else "static " + " ".join(f"{p:.0%}" for p in run.mixture)
+        else:
+            by_kind.setdefault(run.kind, []).append(run)
+    for kind, some in by_kind.items():
+        settings = [flat({k: v for k, v in _told(run).items() if v is not None}) for run in some]
+        keys = sorted({key for each in settings for key in each})
+        differ = [key for key in keys if len({str(each.get(key)) for each in settings}) > 1]
+        for run, each in zip(some, settings, strict=True):
+            words = ", ".join(f"{key.rpartition('.')[2]}={each[key]}" for key in differ if key in each)
+            run.label = f"{kind} ({words})" if words else kind
+
+
+def _told(run: Seen) -> dict[str, Any]:
+    method = run.recipe.get("method", {})
+    if not isinstance(method, Mapping):
+        return {}
+    told = method.get("rules") or method.get("settings") or {}
+    return dict(told) if isinstance(told, Mapping) else {}
