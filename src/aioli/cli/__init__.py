@@ -27,6 +27,7 @@ from aioli.cli import (
     simulate,
     solve,
     train,
+    ui,
     watch,
 )
 
@@ -44,6 +45,7 @@ COMMANDS = (
     solve,
     analyze,
     report,
+    ui,
     reproduce,
     simulate,
     methods,

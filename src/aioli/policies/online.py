@@ -211,9 +211,9 @@ class Online:
     def report(self, task: Task, state: State) -> State:
         told = {k: state[k] for k in ("round", "p", "A", "pull", "stderr") if state[k] is not None}
         round = self._round(task, state)
-        if round is not None and (sweep := self._sweep) is not None:
-            count = task.m * sweep.sweeps(task.m)
-            told["delta"] = count * sweep.interval(task.m, round.steps) / round.steps if self.estimator.probes(round) else 0.0
+        if round is not None and self._sweep is not None:
+            probed = sum(segment.steps for segment in self._probes(state, round))
+            told["delta"] = probed / round.steps  # as realised (E7)
         return told
 
 

@@ -165,7 +165,8 @@ def whiskers(scores: Sequence[Score]) -> str:
     values = [v for s, dots in shown for v in (*dots, *(s.interval or ()))] + [0.0]
     low, high = float(min(values)), float(max(values))
     pad = 0.04 * (high - low) or 1.0
-    low, high, left, width, row = low - pad, high + pad, 150, 640, 24
+    longest = min(44, max(len(s.method) for s, _ in shown))
+    low, high, left, width, row = low - pad, high + pad, max(110, 7 * longest + 16), 640, 24
     height = row * len(shown) + 40
 
     def x(value: float) -> float:
@@ -183,8 +184,9 @@ def whiskers(scores: Sequence[Score]) -> str:
     for k, (s, dots) in enumerate(shown):
         y = 18 + row * k
         ink = COLOURS[2] if s.verdict == "better" else COLOURS[3] if s.verdict == "worse" else COLOURS[0]
-        name = s.method if len(s.method) <= 20 else s.method[:19] + "…"
-        body.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{escape(name)}</text>')
+        name = s.method if len(s.method) <= longest else s.method[: longest - 1] + "…"
+        title = f"<title>{escape(s.method)}</title>"
+        body.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{escape(name)}{title}</text>')
         if s.interval is not None:
             a, b = x(s.interval[0]), x(s.interval[1])
             body.append(f'<line x1="{a:.1f}" y1="{y}" x2="{b:.1f}" y2="{y}" stroke="{ink}" stroke-width="2"/>')

@@ -35,7 +35,7 @@ tr.best td { font-weight: 700; }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: .8rem; overflow-x: auto; }
 pre.wrap { white-space: pre-wrap; overflow-wrap: anywhere; } ul { padding-left: 1.2rem; }
 .wide { overflow-x: auto; } .wide td, .wide th { white-space: nowrap; padding: .35rem .5rem; font-size: .9rem; }
-.note { color: var(--soft); }
+.wide td:first-child { white-space: normal; min-width: 11rem; } .note { color: var(--soft); }
 details { margin: .6rem 0; } summary { cursor: pointer; font-weight: 600; } details > summary + * { margin-top: .6rem; }
 .live [data-legend] { cursor: pointer; } .live [data-legend].off { opacity: .35; text-decoration: line-through; }
 .live [data-series].off { display: none; } [data-legend]:focus-visible { outline: 2px solid currentColor; }

@@ -14,6 +14,9 @@ from aioli.runs.store import JOB, MARK, RUN, RunStore
 from aioli.train.layout import JOURNAL, RECIPE
 from aioli.train.records import flat
 
+UNSAID = (None, "None")
+"""Settings that are left to a method need not be named."""
+
 
 @dataclass
 class Seen:
@@ -172,7 +175,7 @@ def _label(runs: Sequence[Seen]) -> None:
         keys = sorted({key for each in settings for key in each})
         differ = [key for key in keys if len({str(each.get(key)) for each in settings}) > 1]
         for run, each in zip(some, settings, strict=True):
-            words = ", ".join(f"{key.rpartition('.')[2]}={each[key]}" for key in differ if key in each)
+            words = ", ".join(f"{key.rpartition('.')[2]}={each[key]}" for key in differ if each.get(key) not in UNSAID)
             run.label = f"{kind} ({words})" if words else kind
 
 
