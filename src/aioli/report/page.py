@@ -42,6 +42,7 @@ details { margin: .6rem 0; } summary { cursor: pointer; font-weight: 600; } deta
 .slider { display: flex; gap: .8rem; align-items: center; margin: .4rem 0; }
 .slider input { flex: 1; max-width: 24rem; }
 html:not(.live) .slider { display: none; }
+@media screen and (max-width: 600px) { figure { overflow-x: auto; } figure svg { min-width: 540px; } }
 @media print {
   :root { --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --card: #fff; }
   main, main.broad { max-width: none; padding: 0; } figure, tr { break-inside: avoid; } .slider { display: none; }
