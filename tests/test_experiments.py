@@ -144,7 +144,8 @@ def test_recipes_are_checked_by_a_dry_run(name, profile):
 def test_paper_settings_are_the_papers():
     found = plans(EXPERIMENTS["unrestricted"], IN_DOMAIN[-1], PROFILES["paper"], None)
     assert (found.model, found.steps, found.seeds) == ("pythia-160m", 40_000, 3)
-    assert found.recipe["train"]["batch"] == 8
+    train = {"steps": 40_000, "batch": 8, "lr": 5e-4, "warmup": 500.0, "floor": 0.2}
+    assert found.recipe["train"] == train
     assert found.methods["aioli"]["settings"] == {"delta": 0.07, "eta": 0.2, "gamma": 0.1}
     assert found.methods["doge"]["settings"] == {"eta": 0.1}
     found = plans(EXPERIMENTS["unrestricted"], A_SE, PROFILES["paper"], None)

@@ -58,15 +58,12 @@ class Profile:
                 "train": {"steps": 2000, "batch": 16, "lr": lr},
                 "val": {"final": 1000},
             }
-        train: dict[str, Any] = {
-            "steps": 40_000 if setting.m > 3 else 5_000,
-            "batch": 8,
-            "lr": 3e-4 if larger else 5e-4,
-        }
+        train: dict[str, Any] = {"steps": 40_000 if setting.m > 3 else 5_000, "batch": 8, "warmup": 500}
+        train |= {"lr": 3e-4, "floor": 1 / 3} if larger else {"lr": 5e-4, "floor": 0.2}  # both down to 1e-4 (E28)
         if setting.data == "instructions":
             train = {"steps": 1000, "batch": 8, "lr": 1e-5, "warmup": 100, "floor": 0.0}
-        elif setting.start is not None:
-            train = {"steps": 2000, "batch": 8, "lr": 6e-4}
+        elif setting.start is not None:  # Pythia's own
+            train = {"steps": 2000, "batch": 8, "lr": 6e-4, "warmup": 0.01, "floor": 0.1}
         return {"model": "pythia-1.4b" if larger else "pythia-160m", "train": train}
 
     def seeds(self, experiment: str, setting: Setting) -> int:
