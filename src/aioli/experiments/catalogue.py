@@ -52,7 +52,7 @@ class Experiment:
         if profile.mini and setting.m > 3 and self.study == "laws":
             found["sweep"] = 20
         if self.name == "law-instruction":
-            found |= {"sweep": 20 if profile.mini else 50, "starts": 2 if profile.mini else 10, "alpha": 1.5}
+            found |= {"sweep": 50, "starts": 3 if profile.mini else 10, "alpha": 1.5}
         return found
 
 
@@ -155,7 +155,7 @@ EXPERIMENTS = {
             "Appendix C.1.2",
             data.INSTRUCTIONS,
             study="laws",
-            mini={"at": (0.5,), "ahead": 50},
+            mini={"at": (0.5,), "ahead": 20},
             paper={"at": (0.5,), "ahead": 100},
             needs="instruction tasks (--instructions)",
         ),

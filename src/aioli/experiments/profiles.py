@@ -50,8 +50,9 @@ class Profile:
     def recipe(self, setting: Setting, larger: bool = False) -> dict[str, Any]:
         """What `aioli train` would be told, without the data and the model that training begins with."""
         if self.mini:
-            if setting.start is not None:  # as long as the paper's: 2,000 and 1,000 of Pythia's 143,000, less is enough
-                return {"model": "tiny", "train": {"steps": 500, "batch": 16, "lr": 1e-3}, "val": {"final": 1000}}
+            if setting.start is not None:  # instruction tasks are small, and no example is to be seen often
+                steps = 200 if setting.data == "instructions" else 500
+                return {"model": "tiny", "train": {"steps": steps, "batch": 16, "lr": 1e-3}, "val": {"final": 1000}}
             lr = 2e-3 if larger else 4e-3
             return {
                 "model": "tiny-128" if larger else "tiny",

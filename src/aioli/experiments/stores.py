@@ -30,7 +30,7 @@ def instructions(
     """Tasks as a token store, with the tokenizer of another one; a token store as it is."""
     if len(data) == 1 and (Path(data[0]) / MANIFEST).is_file():
         return TokenStore(data[0])
-    settings = {"tokenizer": {"name": str(tokenizer.tokenizer)}, "context": tokenizer.context * 2}
+    settings = {"tokenizer": {"name": str(tokenizer.tokenizer)}, "context": tokenizer.context}
     return _prepared("instructions", data, place, progress, settings)
 
 
