@@ -200,6 +200,57 @@ def test_pooled_standard_errors_cover():
     assert 0.7 < np.sqrt(np.mean(np.square(z))) < 1.5
 
 
+def pooled_in(A, doubt, weights=None, until=1.0):
+    """A run in a linear world without noise."""
+    A = np.asarray(A)
+    world = LinearWorld(A, np.full(len(A), 5.0), 2000)
+    rules = Online(PooledSweep(doubt=doubt, until=until), EGD(3.0, "ema(0)"), 10)
+    policy, trainer, tags = (
+        RulePolicy(rules, Task(A.shape[1], 2000, len(A), target_weights=weights)),
+        world.trainer(0),
+        [],
+    )
+    while (segment := policy.ask()) is not None:
+        policy.tell(trainer.advance(segment))
+        tags.append((segment.tag, trainer.step, segment.proportions))
+    return policy.report(), tags
+
+
+def test_targets_that_pull_apart_leave_p_alone():
+    """Two targets that each want their own group: with a doubt of one half, one must want it three times as much."""
+    for other, moves in ((1e-3, False), (0.5e-3, False), (0.3e-3, True), (0.1e-3, True)):
+        told, _ = pooled_in([[1e-3, 0.0], [0.0, other]], doubt=0.5)
+        assert (np.abs(told["pull"]).max() > 0) == moves, other
+    told, _ = pooled_in([[1e-3, 0.0], [0.0, 0.5e-3]], doubt=0.0)
+    assert told["p"][0] > 0.6
+
+
+def test_targets_that_agree_and_single_targets_are_not_doubted():
+    alone, _ = pooled_in([[1e-3, 0.0, 0.5e-3]], doubt=0.0)
+    for A in ([[1e-3, 0.0, 0.5e-3]], [[1e-3, 0.0, 0.5e-3]] * 4):
+        told, _ = pooled_in(A, doubt=2.0)
+        np.testing.assert_allclose(told["p"], alone["p"], atol=1e-3)
+
+
+def test_a_target_that_counts_more_is_followed_in_spite_of_doubt():
+    own = 1e-3 * np.eye(3)
+    even, _ = pooled_in(own, doubt=0.5)
+    np.testing.assert_allclose(even["p"], np.full(3, 1 / 3))
+    told, _ = pooled_in(own, doubt=0.5, weights=(4.0, 1.0, 1.0))
+    assert told["p"][0] > 0.45
+
+
+def test_sweeps_end_when_they_are_told_to():
+    """After half the run the mixture stays, and every step is trained on it."""
+    told, tags = pooled_in([[1e-3, 0.0]], doubt=0.0, until=0.5)
+    swept = [step for tag, step, _ in tags if tag.startswith("sweep")]
+    assert max(swept) <= 1000 + 0.5 * 200
+    later = np.stack([p for tag, step, p in tags if tag == "train" and step > 1000])
+    np.testing.assert_array_equal(later, np.tile(later[0], (len(later), 1)))
+    assert told["p"][0] > 0.8
+    assert told["round"] == 10
+
+
 def test_slopes_of_power_laws():
     N = np.linspace(1e5, 1e6, 60)
     losses = np.stack([2.0 + 3.0 * (N / 1e5) ** -a for a in (0.2, 0.5)], 1)

@@ -303,22 +303,22 @@ def aioli_pooled(
     *,
     rounds: int | None = None,
     k: int | None = None,
-    eps: float = 0.75,
+    eps: float = 0.5,
     delta: float | None = None,
     eta: float = 3.0,
     gamma: float | None = 0.0,
     discount: float = 0.9,
     shrink: bool = True,
     caution: float = 2.0,
-    doubt: float = 0.0,
-    until: float = 1.0,
-    around: Literal["uniform", "current"] = "uniform",
+    doubt: float = 0.5,
+    until: float = 0.5,
+    around: Literal["uniform", "current"] = "current",
     floors: Vector = None,
     caps: Vector = None,
     p_init: Vector = None,
     S_init: int = 0,
 ) -> Run:
-    """Ours: one regression over the sweeps of all rounds; contrasts within their noise do not move p (E33)."""
+    """Ours: one regression over the sweeps of all rounds; neither noise nor targets that disagree move p (E33)."""
     sweep = PooledSweep(InterleavedSweep(k, eps, delta, "mirrored", around), discount, shrink, caution, doubt, until)
     low, high = _bounds(problem, floors, caps)
     egd = EGD(eta, **_memory(gamma), floors=low, caps=high)
