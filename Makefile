@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test test-slow lint format bench docs clean
+.PHONY: demo test test-slow lint format bench results docs clean
 
 demo: .venv/.installed
 	$(BIN)/aioli demo
@@ -35,6 +35,11 @@ bench: .venv/.installed
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/sweep.py
 	$(BIN)/python benchmarks/laws.py
+
+# make results DATA=corpus INSTRUCTIONS=tasks   every experiment of the small profile, and the page of their tables
+results: .venv/.installed
+	$(BIN)/aioli reproduce all --data $(DATA) $(if $(INSTRUCTIONS),--instructions $(INSTRUCTIONS)) -o results/mini
+	$(BIN)/aioli reproduce --show results/mini -o docs/results.md
 
 docs: .venv/.installed
 	$(BIN)/python docs/generate.py
