@@ -15,7 +15,7 @@ from tiny import tiny_store
 from aioli.cli import main
 from aioli.report.blocks import BLOCKS, block, rounded
 from aioli.report.compare import markdown, page
-from aioli.runs.comparison import Comparison, Row, _score
+from aioli.runs.comparison import Comparison, Row, score_of
 from aioli.stats import interval
 
 COMMAND = [sys.executable, "-m", "aioli"]
@@ -311,13 +311,13 @@ def row(seed, perplexity):
 
 def test_differences_are_paired_and_seeds_without_a_partner_do_not_count():
     base = {0: row(0, 10.0), 1: row(1, 20.0), 2: row(2, 30.0)}
-    score = _score("mine", {0: row(0, 9.0), 1: row(1, 18.0), 3: row(3, 1.0), 2: "run 12 failed"}, base)
+    score = score_of("mine", {0: row(0, 9.0), 1: row(1, 18.0), 3: row(3, 1.0), 2: "run 12 failed"}, base)
     assert score.difference == pytest.approx(-1.5)
     assert (score.pairs, score.wins) == (2, 2)
     assert score.interval == pytest.approx(interval([-1.0, -2.0]))
     assert score.failed == {2: "run 12 failed"}
-    assert _score("mine", {0: row(0, 9.0)}, base).interval is None
-    assert _score("mine", {0: "no"}, base).perplexity is None
+    assert score_of("mine", {0: row(0, 9.0)}, base).interval is None
+    assert score_of("mine", {0: "no"}, base).perplexity is None
 
 
 def comparison(*scores):
@@ -327,7 +327,7 @@ def comparison(*scores):
 def test_reports_escape_what_comes_from_data(tmp_path):
     evil = "<script>alert(1)</script>|[x](http://y)"
     base = {0: row(0, 10.0), 1: row(1, 20.0)}
-    found = comparison(_score("stratified", base, base), _score(evil, {0: row(0, 9.0), 1: evil}, base))
+    found = comparison(score_of("stratified", base, base), score_of(evil, {0: row(0, 9.0), 1: evil}, base))
     text = page(found, tmp_path / "page.html").read_text()
     assert "<script" not in text
     table = markdown(found)

@@ -1,6 +1,8 @@
 """The catalogue, the room, and experiments carried out for real on a small model."""
 
 import json
+import threading
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 
 from aioli.cli import main
 from aioli.data.store import TokenStore
-from aioli.experiments import comparisons, paper, record
+from aioli.experiments import comparisons, paper, record, studies
 from aioli.experiments.bench import Bench
 from aioli.experiments.catalogue import EXPERIMENTS, find
 from aioli.experiments.dry import plans
@@ -18,16 +20,29 @@ from aioli.experiments.settings import A_SE, GROUPS, IN_DOMAIN, TOWARDS, Setting
 from aioli.experiments.stores import tokens
 from aioli.experiments.tables import markdown, summary
 from aioli.runs.conducting import Conductor
-from aioli.runs.local import LocalExecutor
 from aioli.runs.store import RunStore
+from aioli.runs.work import work
 from tests.tiny import tiny_store
+
+
+class Here:
+    """An executor in this process."""
+
+    workers = 1
+
+    def submit(self, orders):
+        futures = []
+        for order in orders:
+            futures.append(Future())
+            futures[-1].set_result(work(order, threading.Event()))
+        return futures
 
 
 @dataclass(frozen=True)
 class Quick(Profile):
     """The small profile with very short runs."""
 
-    steps: int = 60
+    steps: int = 30
 
     @property
     def mini(self):
@@ -51,7 +66,7 @@ def corpus(tmp_path_factory):
 @pytest.fixture(scope="module")
 def bench(corpus, tmp_path_factory):
     place = tmp_path_factory.mktemp("bench")
-    runs, executor = RunStore(place / "runs"), LocalExecutor(2)
+    runs, executor = RunStore(place / "runs"), Here()
     found = Bench(
         Quick("mini", "for tests"),
         corpus,
@@ -60,8 +75,7 @@ def bench(corpus, tmp_path_factory):
         lambda asked, final, proxy: Conductor(runs, executor, final, proxy).conduct(asked),
         lambda: corpus,
     )
-    yield found
-    executor.close()
+    return found
 
 
 def test_room_and_shares_by_hand():
@@ -171,6 +185,7 @@ def test_settings_by_name():
 
 def test_a_comparison_is_measured_written_and_shown(bench, tmp_path):
     experiment, setting = EXPERIMENTS["ood"], TOWARDS[0]
+    experiment = replace(experiment, methods=("stratified", "grid-search", "aioli-ood", "aioli-pooled"))
     found = bench.measure(experiment, setting, 2)
     assert found["seeds"] == [0, 1]
     scores = comparisons.scores(found)
@@ -201,11 +216,15 @@ def test_settings_are_added_and_replaced_one_by_one(bench, tmp_path):
         record.load_all(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["law-checkpoints", "greedy", "a-star"])
+STUDIES = [name for name, each in EXPERIMENTS.items() if each.study is not None]
+
+
+@pytest.mark.parametrize(
+    "name", [n if n == "law-checkpoints" else pytest.param(n, marks=pytest.mark.slow) for n in STUDIES]
+)
 def test_studies_are_measured_and_shown(bench, tmp_path, name):
     experiment = EXPERIMENTS[name]
-    if "at" in experiment.mini:
-        experiment = replace(experiment, mini={**experiment.mini, "ahead": 4})
+    experiment = replace(experiment, mini={**experiment.mini, "ahead": 3})
     setting = experiment.settings[0]
     found = bench.measure(experiment, setting, 1)
     assert found["tables"][0]["rows"]
@@ -215,13 +234,24 @@ def test_studies_are_measured_and_shown(bench, tmp_path, name):
     assert setting.name in text
 
 
-def test_parameters_are_joined_over_settings(bench, tmp_path):
-    experiment = EXPERIMENTS["parameters"]
-    for setting in experiment.settings[:2]:
-        record.add(tmp_path, experiment, bench.profile, setting, bench.measure(experiment, setting, 1))
-    text = markdown(record.load_all(tmp_path))
-    assert "over 8 points (2 settings)" in text
-    assert "*(0.491)*" in text
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, each in EXPERIMENTS.items() if each.methods and name != "downstream"])
+def test_comparisons_are_measured_and_shown(bench, tmp_path, name):
+    experiment = EXPERIMENTS[name]
+    found = bench.measure(experiment, experiment.settings[-1], 1)
+    assert not any(score["failed"] for score in comparisons.scores(found).values())
+    record.add(tmp_path, experiment, bench.profile, experiment.settings[-1], found)
+    assert f"## {name}" in markdown(record.load_all(tmp_path))
+
+
+def test_parameters_are_joined_over_settings():
+    """Points on a line over two settings have a slope of two and leave nothing unexplained."""
+    points = [{"method": "doge", "similarity": x, "improvement": 2 * x + 1} for x in (0.1, 0.5, 0.8)]
+    more = [{"method": "aioli", "similarity": x, "improvement": 2 * x + 1} for x in (0.2, 0.9)]
+    settings = {"a/b": {"analysis": {"points": points}}, "c/d": {"analysis": {"points": more}}}
+    (_, rows), words = studies.parameters({"settings": settings})
+    assert "over 5 points (2 settings): slope +2.00, R² 1.00 *(0.491)*" in words
+    assert rows[0][:3] == ["doge", "+0.47", "+0.10"]
 
 
 def test_a_scarce_group_is_two_percent_of_the_tokens(bench):

@@ -351,6 +351,8 @@ MEANINGS: dict[str, str] = {
     "candidates": "simulated mixtures to choose from",
     "caps": "largest share of each group: a list, or a dict by name",
     "caution": "how many times their noise contrasts must amount to before they move the mixture",
+    "doubt": "how many times the standard error over targets their mean contrast must amount to",
+    "until": "share of the run in which rounds begin with a sweep; after it the mixture stays",
     "clip": "clip the excess loss per group (this paper) or per token (the original)",
     "delta": "share of each round spent on the sweep; None: the paper's, raised where rounds are short",
     "diagonal": "keep only the effect of each group on itself",
