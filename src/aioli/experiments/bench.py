@@ -12,6 +12,7 @@ from aioli.analysis.asking import ask, found, on_one_schedule
 from aioli.data.store import TokenStore
 from aioli.experiments import stores
 from aioli.experiments.catalogue import Experiment
+from aioli.experiments.downstream import accuracies
 from aioli.experiments.profiles import Profile
 from aioli.experiments.record import made
 from aioli.experiments.room import ranked
@@ -114,6 +115,15 @@ class Bench:
         }
         if SWEEP in methods and experiment.budget == "unrestricted":
             content["ranked"] = ranked(_losses(result), BASE, SWEEP)
+        if experiment.name == "downstream":
+            models: dict[str, dict[int, Path]] = {}
+            for each in carried:
+                if each.final is not None and each.error is None:
+                    folder = self.runs.run_folder(each.final.key) / MODEL
+                    models.setdefault(each.asked.label, {})[each.asked.problem.seed] = folder
+            store = TokenStore(recipe.data.store)
+            place = self.place / f"tasks-{store.fingerprint[:8]}"
+            content["downstream"] = accuracies(models, store, recipe.data.groups, place, self.profile.mini)
         if experiment.name == "proportions":
             content["trajectories"] = self._trajectories(carried)
         return content

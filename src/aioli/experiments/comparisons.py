@@ -189,6 +189,30 @@ def proportions(results: Mapping[str, Any]) -> list[Block]:
     return [(["setting", "method", "mean mixture here", "the paper's (one seed)"], rows)]
 
 
+def downstream(results: Mapping[str, Any]) -> list[Block]:
+    """Accuracy at tasks, and whether it goes with perplexity."""
+    blocks: list[Block] = []
+    for setting, found in results["settings"].items():
+        accuracy, known = found["downstream"], scores(found)
+        tasks = list(next(iter(next(iter(accuracy.values())).values())))
+        rows, pairs = [], []
+        for method, seeds in accuracy.items():
+            mean = {task: float(np.mean([each[task] for each in seeds.values()])) for task in tasks}
+            there = paper.value("downstream", "averages", method, setting)
+            average = beside(f"{np.mean(list(mean.values())):.3f}", None if there is None else f"{there:.3f}")
+            rows.append([method, average, *(f"{mean[task]:.3f}" for task in tasks)])
+            perplexity = {str(row["seed"]): row["perplexity"] for row in known[method]["rows"]}
+            pairs += [(perplexity[s], np.mean(list(each.values()))) for s, each in seeds.items() if s in perplexity]
+        blocks.append((["accuracy", "mean", *tasks], rows))
+        if len(pairs) > 2:
+            r = float(np.corrcoef(np.array(pairs).T)[0, 1])
+            blocks.append(
+                f"Correlation of perplexity and mean accuracy over {len(pairs)} models: {r:+.2f} *(+0.529, over eight other "
+                "tasks)*; negative means that lower perplexity goes with better answers."
+            )
+    return blocks
+
+
 def overview(results: Mapping[str, Mapping[str, Any]]) -> list[Block]:
     """The question that matters first: where there is room, does Aioli take it; where there is none, does it harm?"""
     rows, harm = [], []

@@ -13,6 +13,7 @@ Results = Mapping[str, Any]
 RENDER: dict[str, Callable[[Results], list[Block]]] = {
     "restricted": comparisons.restricted,
     "proportions": comparisons.proportions,
+    "downstream": comparisons.downstream,
     "law-fit": studies.laws,
     "law-checkpoints": studies.laws,
     "law-instruction": studies.laws,
