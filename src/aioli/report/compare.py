@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 from aioli.report import page as pages
+from aioli.report.markdown import safe, table
 from aioli.report.svg import COLOURS, ticks
 from aioli.runs.comparison import BASE, Comparison, Score
 
@@ -98,24 +99,11 @@ def remarks(found: Comparison) -> list[str]:
 def markdown(found: Comparison) -> str:
     """A table for a report."""
     rows = [cells(score) for score in ordered(found)]
-    lines = [f"**{_safe(title(found))}**: {_safe(setting(found))}", "", _line(HEADER), _line(["---"] * len(HEADER))]
-    lines += [_line(row) for row in rows]
-    lines += ["", *(_safe(line) for line in remarks(found))]
+    lines = [f"**{safe(title(found))}**: {safe(setting(found))}", "", *table(HEADER, rows)]
+    lines += ["", *(safe(line) for line in remarks(found))]
     if failed := failures(found):
-        lines += ["", "Without a result:", "", *(f"- {_safe(line)}" for line in failed)]
+        lines += ["", "Without a result:", "", *(f"- {safe(line)}" for line in failed)]
     return "\n".join(lines) + "\n"
-
-
-def _line(row: Sequence[str]) -> str:
-    return f"| {' | '.join(cell if cell == '---' else _safe(cell) for cell in row)} |"
-
-
-def _safe(text: str) -> str:
-    """Words from data cannot open a table, a link or a tag."""
-    plain = "".join(c if c.isprintable() else " " for c in text)
-    for sign in "\\|<>[]`*_":
-        plain = plain.replace(sign, f"\\{sign}")
-    return plain
 
 
 def page(found: Comparison, path: Path) -> Path:
