@@ -10,7 +10,7 @@ import pytest
 
 from aioli.cli import main
 from aioli.data.store import TokenStore
-from aioli.experiments import comparisons, paper, record, studies
+from aioli.experiments import comparisons, downstream, paper, record, studies
 from aioli.experiments.bench import Bench
 from aioli.experiments.catalogue import EXPERIMENTS, find
 from aioli.experiments.dry import plans
@@ -252,6 +252,26 @@ def test_parameters_are_joined_over_settings():
     (_, rows), words = studies.parameters({"settings": settings})
     assert "over 5 points (2 settings): slope +2.00, R² 1.00 *(0.491)*" in words
     assert rows[0][:3] == ["doge", "+0.47", "+0.10"]
+
+
+class Plain:
+    """A tokenizer whose words are numbers."""
+
+    def decode(self, tokens):
+        return " ".join(map(str, tokens))
+
+
+def test_questions_have_one_true_continuation():
+    rows = np.arange(40 * 8).reshape(40, 8)
+    questions = downstream._questions(rows, Plain())
+    assert len(questions) == 40
+    for k, each in enumerate(questions):
+        assert each["question"] == Plain().decode(rows[k][:4])
+        assert each["choices"][each["answer"]] == Plain().decode(rows[k][4:])
+        assert len(set(each["choices"])) == 4
+    assert {each["answer"] for each in questions} == {0, 1, 2, 3}
+    with pytest.raises(ValueError, match="too few"):
+        downstream._questions(rows[:3], Plain())
 
 
 def test_a_scarce_group_is_two_percent_of_the_tokens(bench):

@@ -207,8 +207,8 @@ def downstream(results: Mapping[str, Any]) -> list[Block]:
         if len(pairs) > 2:
             r = float(np.corrcoef(np.array(pairs).T)[0, 1])
             blocks.append(
-                f"Correlation of perplexity and mean accuracy over {len(pairs)} models: {r:+.2f} *(+0.529, over eight other "
-                "tasks)*; negative means that lower perplexity goes with better answers."
+                f"Correlation of perplexity and mean accuracy over {len(pairs)} models: {r:+.2f} *(+0.529, over eight "
+                "other tasks)*; negative means that lower perplexity goes with better answers."
             )
     return blocks
 

@@ -1,7 +1,7 @@
 """Tasks instead of perplexity: which of four continuations is the true one, for text that no run has trained on.
 
-The paper's eight tasks need the hub. The small profile asks something of the same kind of the held-out text of each group,
-in lm-eval's form: the first half of a sequence, and its second half among those of three other sequences of the group.
+The paper's eight tasks need the hub. The small profile asks something of the same kind of the held-out text of each
+group, in lm-eval's form: the first half of a sequence, and its second half among those of three others of the group.
 """
 
 from __future__ import annotations
