@@ -124,7 +124,7 @@ RECIPES = {
 
 @pytest.mark.parametrize("what", RECIPES)
 def test_bad_recipes(what, tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # read from the environment once, long ago
     (tmp_path / "a.jsonl").write_bytes(GOOD)
     change, complaint = RECIPES[what]
     error = attempt(tmp_path, {**recipe({"group": "g", "files": str(tmp_path / "a.jsonl")}), **change}, capsys)
