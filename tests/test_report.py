@@ -14,6 +14,7 @@ import pytest
 
 from aioli.cli import main
 from aioli.methods import create
+from aioli.report.runs import _largest
 from aioli.report.seen import find, look, sort
 from aioli.report.server import Folder, serve
 from aioli.runs.conducting import Asked, Conductor
@@ -117,6 +118,18 @@ def test_two_runs_by_directory(runs, tmp_path, capsys):
     text = (tmp_path / "two.html").read_text(encoding="utf-8")
     assert "Side by side" in text
     assert "The mixing law" not in text  # two runs are no sweep
+
+
+def test_many_groups_have_room():
+    """The largest are named, the others go together; a matrix is thinned out or left out."""
+    groups = [f"g{k}" for k in range(40)]
+    shares = [[0.01] * 39 + [0.61], [0.02] * 39 + [0.22]]
+    names, steps, told = _largest(groups, [1, 2], shares)
+    assert len(names) == 16
+    assert names[-2:] == ["g39", "25 others"]
+    assert steps == [1, 2]
+    for row in told:
+        assert sum(row) == pytest.approx(1.0)
 
 
 def test_labels_tell_runs_apart(runs):

@@ -19,6 +19,8 @@ from aioli.runs.comparison import BASE, Row, Score, score_of
 
 MANY, STATICS = 12, 8
 """Runs of which all is shown, and fixed mixtures that stand in the table."""
+NAMES, CELLS = 16, 1000
+"""Names that a chart has room for, and entries of a matrix."""
 FEW_POINTS = 100
 """Points of a curve where there are many runs."""
 
@@ -188,15 +190,28 @@ def _one(run: Seen, points: int) -> list[str]:
     steps, shares = _thin(trace.mixed if run.mixture is not None else trace.proportions, points)
     if steps:
         words = "Share of each group over time, sweeps left out. Click a name to hide or show it."
-        parts.append(pages.figure(areas(groups, steps, shares, "step"), words))
+        parts.append(pages.figure(areas(*_largest(groups, steps, shares), "step"), words))
     steps, values = _thin(trace.val_loss, points)
     if len(steps) > 1:
         begin = next((k for k, step in enumerate(steps) if step >= 0.02 * run.about["steps"]), 0)
         series = [
-            Series(name, steps[begin:], [row[i] for row in values[begin:]], colour(i)) for i, name in enumerate(targets)
+            Series(name, steps[begin:], [row[i] for row in values[begin:]], colour(i))
+            for i, name in enumerate(targets[:NAMES])
         ]
-        parts.append(pages.figure(lines(series, "step", "validation loss"), "Validation loss of each target."))
+        rest = f" The first {NAMES} of {len(targets)}." if len(targets) > NAMES else ""
+        parts.append(pages.figure(lines(series, "step", "validation loss"), f"Validation loss of each target.{rest}"))
     return parts + _matrices(run)
+
+
+def _largest(
+    groups: list[str], steps: list[int], shares: list[list[float]]
+) -> tuple[list[str], list[int], list[list[float]]]:
+    """At most as many groups as have room for their names: the largest, and the others together."""
+    if len(groups) <= NAMES:
+        return groups, steps, shares
+    kept = sorted(np.argsort(-np.array(shares).mean(0))[: NAMES - 1].tolist())
+    told = [[*(row[k] for k in kept), 1.0 - sum(row[k] for k in kept)] for row in shares]
+    return [*(groups[k] for k in kept), f"{len(groups) - len(kept)} others"], steps, told
 
 
 def _thin(curve: Curve, points: int) -> tuple[list[int], list[list[float]]]:
@@ -216,8 +231,12 @@ def _matrices(run: Seen) -> list[str]:
     rows = run.targets if len(frames.values[0]) == len(groups) * len(run.targets) else ["all targets"]
     if len(frames.values[0]) != len(rows) * len(groups):
         return []
-    values = [[None if v is None else -v for v in frame] for frame in frames.values]
-    names = [f"step {step:,} ({k + 1} of {len(values)})" for k, step in enumerate(frames.steps)]
+    cells = len(rows) * len(groups)
+    if cells > CELLS:
+        return [pages.paragraph(f"A has {len(rows)} × {len(groups)} entries, too many to be shown.", "note")]
+    steps, found = _thin(frames, max(2, 20 * CELLS // cells))
+    values = [[None if v is None else -v for v in frame] for frame in found]
+    names = [f"step {step:,} ({k + 1} of {len(values)})" for k, step in enumerate(steps)]
     last = [math.nan if v is None else v for v in values[-1]]
     table = [last[k * len(groups) : (k + 1) * len(groups)] for k in range(len(rows))]
     words = (
