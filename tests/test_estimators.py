@@ -251,6 +251,18 @@ def test_sweeps_end_when_they_are_told_to():
     assert told["round"] == 10
 
 
+def test_a_mixture_that_accumulates_stays_after_the_sweeps():
+    rules = Online(PooledSweep(until=0.5), EGD(0.2), 10)
+    world = LinearWorld(np.array([[1e-3, 0.0]]), np.array([5.0]), 2000)
+    policy, trainer, seen = RulePolicy(rules, Task(2, 2000, 1)), world.trainer(0), []
+    while (segment := policy.ask()) is not None:
+        policy.tell(trainer.advance(segment))
+        if segment.tag == "train":
+            seen.append(segment.proportions[0])
+    assert np.all(np.diff(seen[:5]) > 0)
+    assert np.ptp(seen[5:]) == 0
+
+
 def test_slopes_of_power_laws():
     N = np.linspace(1e5, 1e6, 60)
     losses = np.stack([2.0 + 3.0 * (N / 1e5) ** -a for a in (0.2, 0.5)], 1)

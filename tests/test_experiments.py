@@ -12,7 +12,7 @@ from aioli.cli import main
 from aioli.data.store import TokenStore
 from aioli.experiments import comparisons, downstream, paper, record, studies
 from aioli.experiments.bench import Bench
-from aioli.experiments.catalogue import EXPERIMENTS, find
+from aioli.experiments.catalogue import EXPERIMENTS, ONE_SEED, find
 from aioli.experiments.dry import plans
 from aioli.experiments.profiles import PROFILES, Profile
 from aioli.experiments.room import closed, ranked, room_of
@@ -151,7 +151,7 @@ def test_printed_numbers_agree_with_what_the_paper_says_of_them():
 def test_recipes_are_checked_by_a_dry_run(name, profile):
     for setting in EXPERIMENTS[name].settings:
         found = plans(EXPERIMENTS[name], setting, profile, None)
-        assert found.seeds >= 3
+        assert found.seeds >= 3 or EXPERIMENTS[name].study in ONE_SEED
         assert found.steps == found.recipe.get("train", {}).get("steps", 2000)
 
 

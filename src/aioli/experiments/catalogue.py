@@ -10,6 +10,7 @@ from aioli.experiments import settings as data
 from aioli.experiments.profiles import Profile
 from aioli.experiments.settings import Setting
 
+ONE_SEED = ("greedy", "a-star", "interactions")
 OFFLINE = ("grid-search", "dml", "skill-it", "doremi", "doge")
 
 
@@ -50,6 +51,10 @@ class Experiment:
                 chosen["delta"] *= setting.m
             found[label] = (name, chosen)
         return found
+
+    def count(self, seeds: int) -> int:
+        """Seeds that are really used: some studies look at one."""
+        return 1 if self.study in ONE_SEED else seeds
 
     def options(self, setting: Setting, profile: Profile) -> dict[str, Any]:
         """Of the study."""

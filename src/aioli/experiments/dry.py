@@ -47,6 +47,7 @@ class Dry:
 
 def plans(experiment: Experiment, setting: Setting, profile: Profile, seeds: int | None) -> Dry:
     """Check the recipe and rehearse every method."""
+    named = setting
     if not setting.groups:
         setting = replace(setting, groups=tuple(f"task {k + 1}" for k in range(TASKS)))
     plain = {**profile.recipe(setting, experiment.larger), "data": data_of(setting, "store")}
@@ -56,7 +57,7 @@ def plans(experiment: Experiment, setting: Setting, profile: Profile, seeds: int
     recipe = build(TrainRecipe, plain, experiment.name)
     if recipe.model.preset is not None:
         check_preset(recipe.model.preset, "model.preset")
-    count = seeds or profile.seeds(experiment.name, setting)
+    count = experiment.count(seeds or profile.seeds(experiment.name, named))
     problem = Problem(
         setting.groups,
         recipe.train.steps,

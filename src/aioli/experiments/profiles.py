@@ -33,6 +33,8 @@ BASELINES: dict[tuple[str, str, str], Settings] = {
 """What it changed for others (Appendix E)."""
 ONLINE = ("aioli", "aioli-diagonal", "aioli-ood", "aioli-pooled")
 MINI_ROUNDS = 10
+MANY = 4
+"""Groups beyond which the paper trains eight times as long."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Profile:
                 "train": {"steps": 2000, "batch": 16, "lr": lr},
                 "val": {"final": 1000},
             }
-        train: dict[str, Any] = {"steps": 40_000 if setting.m > 3 else 5_000, "batch": 8, "warmup": 500}
+        train: dict[str, Any] = {"steps": 40_000 if setting.m > MANY else 5_000, "batch": 8, "warmup": 500}
         train |= {"lr": 3e-4, "floor": 1 / 3} if larger else {"lr": 5e-4, "floor": 0.2}  # both down to 1e-4 (E28)
         if setting.data == "instructions":
             train = {"steps": 1000, "batch": 8, "lr": 1e-5, "warmup": 100, "floor": 0.0}
@@ -71,7 +73,7 @@ class Profile:
         """Paired seeds."""
         if self.mini:
             return 5 if experiment == "ood" else 3
-        return 3 if setting.m > 3 or experiment in ("ood", "larger-model") else 5
+        return 3 if setting.m > MANY or experiment in ("ood", "larger-model") else 5
 
     def settings(self, method: str, experiment: str, setting: Setting) -> Settings:
         """Settings of a method in an experiment."""
@@ -79,10 +81,9 @@ class Profile:
         if method.startswith("aioli"):
             if self.mini:
                 return {"rounds": MINI_ROUNDS} if method in ONLINE or method.startswith("aioli+") else {}
-            tuned = dict(TUNED.get((name, setting.name), {}))
-            if method == "aioli-pooled":
-                tuned = {}
-            return tuned
+            tuned = {} if method == "aioli-pooled" else dict(TUNED.get((name, setting.name), {}))
+            base = BASELINES.get((method.removeprefix("aioli+"), name, setting.name), {})
+            return {**tuned, "base": dict(base)} if method.startswith("aioli+") and base else tuned
         return {} if self.mini else dict(BASELINES.get((method, name, setting.name), {}))
 
 

@@ -29,7 +29,8 @@ class PooledSweep:
     shrink: bool = True
     """Shrink contrasts by their standard errors; False takes the regression as it is."""
     caution: float = 2.0
-    """How many times their noise the contrasts must amount to before they move p at all; 1 is plain empirical Bayes."""
+    """How many times their variance by noise the squared contrasts must amount to before they move p at all; 1 is plain
+    empirical Bayes."""
     doubt: float = 0.0
     """How many times the standard error over targets their mean contrasts must amount to: where targets pull against
     each other, what is left of their sum is no reason to move."""
@@ -54,8 +55,7 @@ class PooledSweep:
     def begin(self, task: Task) -> State:
         """The sums that the regression needs, which do not grow with the rounds."""
         m, n = task.m, task.targets
-        sums = {"gram": np.zeros((m, m)), "cross": np.zeros((m, n)), "power": 0.0, "count": 0.0, "fixed": 0.0}
-        return {**sums, "A": np.zeros((n, m)), "pull": np.zeros(m), "stderr": np.zeros(m)}
+        return {"gram": np.zeros((m, m)), "cross": np.zeros((m, n)), "power": 0.0, "count": 0.0, "fixed": 0.0}
 
     def probes(self, round: Round) -> list[Segment]:
         """Those of the sweep, for as long as there are any."""
@@ -64,10 +64,10 @@ class PooledSweep:
 
     def estimate(
         self, state: State, round: Round, start: Array | None, log: Sequence[Observation]
-    ) -> tuple[State, Estimate]:
+    ) -> tuple[State, Estimate | None]:
         """Add this round to the regression and read off the shrunken contrasts."""
         if not log:
-            return state, Estimate(np.asarray(state["A"]), np.asarray(state["pull"]), np.asarray(state["stderr"]))
+            return state, None
         assert start is not None
         weights = round.task.weights
         _, Q, drop = self.sweep.drops(round, start, log)
@@ -92,13 +92,11 @@ class PooledSweep:
         left = max(new["power"] - float(theta @ new["gram"] @ theta), 0.0)
         A = typical * contrasts + drop.mean(0)[:, None]
         if free <= 0:  # nothing left over to judge the noise by: do not move yet
-            still = np.zeros(round.task.m)
-            return {**new, "A": A, "pull": still, "stderr": still}, Estimate(A, pull=still)
+            return new, Estimate(A, pull=np.zeros(round.task.m))
         V = left / free * inverse
         apart = self.doubt**2 * _disagreement(contrasts, weights)
         pull = _shrink(theta, V, self.caution, apart) if self.shrink else theta
-        stderr = np.sqrt(np.maximum(np.diag(V), 0.0))
-        return {**new, "A": A, "pull": pull, "stderr": stderr}, Estimate(A, pull, stderr)
+        return new, Estimate(A, pull, np.sqrt(np.maximum(np.diag(V), 0.0)))
 
 
 def _disagreement(contrasts: Array, weights: Array) -> float:

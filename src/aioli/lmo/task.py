@@ -104,8 +104,9 @@ class Estimator(Protocol):
 
     def estimate(
         self, state: State, round: Round, start: Array | None, log: Sequence[Observation]
-    ) -> tuple[State, Estimate]:
-        """A^t from the losses at the start of the round and the observations of its probes, in order."""
+    ) -> tuple[State, Estimate | None]:
+        """A^t from the losses at the start of the round and the observations of its probes, in order; None: there is
+        nothing new, and the mixture stays."""
         ...
 
 

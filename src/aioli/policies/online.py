@@ -187,6 +187,8 @@ class Online:
         log = [entry if isinstance(entry, Observation) else Observation(**entry) for entry in state["log"]]
         start = None if state["start"] is None else np.asarray(state["start"], dtype=np.float64)
         remembered, estimate = self.estimator.estimate(state["estimator"], round, start, log)
+        if estimate is None:
+            return {**state, "log": [], "estimator": remembered}
         pull = estimate.pull if estimate.pull is not None else self.pull(task, estimate)
         solver, p = self.solver.step(state["solver"], pull)
         return {
