@@ -109,8 +109,10 @@ def test_methods_are_not_ranked_without_room():
         "grid-search": {0: 2.9, 1: 3.1, 2: 3.0},
         "x": {0: 2.5, 1: 2.6, 2: 2.7},
     }
-    found = ranked(losses, "stratified", "grid-search")
+    found = ranked(losses, "stratified", losses["grid-search"])
     assert not found["room"]["there"]
+    assert ranked({"x": {0: 1.0}}, "stratified", {0: 1.0}) is None  # stratified failed
+    assert ranked(losses, "stratified", {}) is None  # the sweep failed, or has one seed
     assert "closed" not in found["methods"]["x"]
     assert found["methods"]["x"]["gain"] == pytest.approx(0.4)
 
@@ -191,9 +193,15 @@ def test_a_comparison_is_measured_written_and_shown(bench, tmp_path):
     scores = comparisons.scores(found)
     assert list(scores) == list(experiment.methods)
     assert all(not score["failed"] for score in scores.values())
-    losses = {name: [row["loss"] for row in scores[name]["rows"]] for name in ("stratified", "grid-search")}
-    by_hand = np.mean(losses["stratified"]) - np.mean(losses["grid-search"])
-    assert found["ranked"]["room"]["mean"] == pytest.approx(by_hand)
+    base = {row["seed"]: row["loss"] for row in scores["stratified"]["rows"]}
+    gains = found["ranked"]["room"]["gains"]
+    assert set(gains) == {0, 1}
+    # each seed's choice is judged with the other seed: its mixture is trained there, against stratified there
+    chosen = {row["seed"]: row["proportions"] for row in scores["grid-search"]["rows"]}
+    assert chosen[0] != chosen[1]
+    for seed in (0, 1):
+        own = {row["seed"]: row["loss"] for row in scores["grid-search"]["rows"]}
+        assert gains[seed] != pytest.approx(base[seed] - own[seed])
     file = record.add(tmp_path / "results", experiment, bench.profile, setting, found)
     assert json.loads(file.read_text())["settings"][setting.name]["made"]["data"]["fingerprint"]
     assert str(tmp_path) not in file.read_text()
@@ -247,11 +255,14 @@ def test_comparisons_are_measured_and_shown(bench, tmp_path, name):
 def test_parameters_are_joined_over_settings():
     """Points on a line over two settings have a slope of two and leave nothing unexplained."""
     points = [{"method": "doge", "similarity": x, "improvement": 2 * x + 1} for x in (0.1, 0.5, 0.8)]
-    more = [{"method": "aioli", "similarity": x, "improvement": 2 * x + 1} for x in (0.2, 0.9)]
+    more = [
+        {"method": "aioli", "similarity": 0.2, "improvement": 1.4},
+        {"method": "doge", "similarity": 0.53333333, "improvement": 2.06666667},
+    ]
     settings = {"a/b": {"analysis": {"points": points}}, "c/d": {"analysis": {"points": more}}}
     (_, rows), words = studies.parameters({"settings": settings})
-    assert "over 5 points (2 settings): slope +2.00, R² 1.00 *(0.491)*" in words
-    assert rows[0][:3] == ["doge", "+0.47", "+0.10"]
+    assert "3 points): slope +2.00, R² 1.00 *(0.491)*" in words
+    assert rows[0][:3] == ["doge", "+0.50", "+0.47"]
 
 
 class Plain:
@@ -287,10 +298,16 @@ def test_command(capsys, tmp_path, monkeypatch):
     assert "law-instruction" in capsys.readouterr().out
     assert main(["reproduce", "unrestricted", "--profile", "paper", "--dry-run"]) == 0
     assert "40,000" in capsys.readouterr().out
+    words = ["all", "--settings", "arxiv/book/github -> stackexchange", "arxiv/stackexchange", "--dry-run"]
+    assert main(["reproduce", *words]) == 0
+    told = capsys.readouterr().out
+    assert "arxiv/book/github → stackexchange" in told
+    assert "github/c4" not in told
     for words, answer in (
         ([], "which experiment"),
         (["nothing"], "there is no experiment 'nothing'"),
-        (["unrestricted", "--settings", "x/y"], "this experiment has"),
+        (["unrestricted", "--settings", "x/y"], "there is no such setting here"),
+        (["unrestricted", "ood", "--settings", "x/y"], "there is no such setting here"),
         (["unrestricted", "--seeds", "0"], "must be at least 1"),
         (["unrestricted", "--profile", "paper"], "needs the paper's data and GPUs"),
         (["law-instruction"], "needs instruction tasks"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 import time
@@ -13,7 +14,7 @@ from aioli.cli.jobs import add_executor, add_places, conduct, executor_of
 from aioli.cli.show import Bar, need, say, table
 from aioli.experiments.catalogue import EXPERIMENTS, Experiment, find
 from aioli.experiments.profiles import PROFILES, Profile
-from aioli.experiments.settings import Setting, named
+from aioli.experiments.settings import Setting, named, plain_name
 
 if TYPE_CHECKING:
     from aioli.data.store import TokenStore
@@ -26,7 +27,7 @@ EXAMPLES = """examples:
   aioli reproduce unrestricted restricted --data 'corpus/*.jsonl.gz'          on text in SlimPajama's schema
   aioli reproduce ood --data store --settings 'arxiv/book/github -> stackexchange'
   aioli reproduce unrestricted --profile paper --dry-run  what the paper trained, and how much that is
-  aioli reproduce --show aioli-results -o results.md      all results as tables, next to the paper's
+  aioli reproduce --show aioli-results/mini -o results.md all results as tables, next to the paper's
 
 Interrupt it at any time: the same command goes on, and runs that are equal are trained once.
 """
@@ -78,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     experiments, profile = find(options.names), PROFILES[options.profile]
     if options.seeds is not None and options.seeds < 1:
         raise ValueError(f"--seeds {options.seeds} must be at least 1")
-    pieces = [(each, setting) for each in experiments for setting in _settings(each, options)]
+    pieces = _pieces(experiments, options.chosen)
     if options.dry_run:
         return _dry_run(pieces, profile, options)
     if not profile.mini and not options.data:
@@ -89,22 +90,29 @@ def run(options: argparse.Namespace) -> int:
     return _measure(pieces, profile, options)
 
 
-def _settings(experiment: Experiment, options: argparse.Namespace) -> list[Setting]:
-    """The settings that are asked for; with several experiments, one that has none of them is left out."""
-    local = {each.local().name: each for each in reversed(experiment.settings) if each.groups}
-    known = {each.name for each in experiment.settings} | set(local)
-    names = options.chosen
-    if names and len(options.names) > 1:
-        names = [name for name in names if name in known]
-        if not names:
-            return []
-    names = [local[name].name if name in local else name for name in names or []]
-    return list(named(names, experiment.settings))
+def _pieces(experiments: list[Experiment], names: list[str] | None) -> list[tuple[Experiment, Setting]]:
+    """Experiments with the settings that are asked for; of several experiments, those that have them."""
+    pieces, known = [], set()
+    for each in experiments:
+        local = {
+            plain_name(setting.local().name): setting.name for setting in reversed(each.settings) if setting.groups
+        }
+        own = {plain_name(setting.name): setting.name for setting in each.settings}
+        wanted = [(local | own)[plain_name(name)] for name in names or () if plain_name(name) in local | own]
+        known |= {plain_name(name) for name in names or () if plain_name(name) in local | own}
+        if wanted or not names:
+            pieces += [(each, setting) for setting in named(wanted, each.settings)]
+    missing = [name for name in names or () if plain_name(name) not in known]
+    if missing:
+        there = dict.fromkeys(repr(setting.name) for each in experiments for setting in each.settings)
+        raise ValueError(f"--settings {missing[0]}: there is no such setting here; there are {', '.join(there)}")
+    return pieces
 
 
 def _measure(pieces: list[tuple[Experiment, Setting]], profile: Profile, options: argparse.Namespace) -> int:
     need("train", "torch", "transformers", "accelerate", "pydantic", "yaml")
     from aioli.experiments import record
+    from aioli.train.records import finite
 
     if options.instructions == [] and any(setting.data == "instructions" for _, setting in pieces):
         if len({experiment.name for experiment, _ in pieces}) == 1:
@@ -125,7 +133,14 @@ def _measure(pieces: list[tuple[Experiment, Setting]], profile: Profile, options
             seeds = options.seeds or profile.seeds(experiment.name, setting)
             if not (options.quiet or options.json):
                 print(f"{experiment.name}: {setting.name}, {seeds} seed{'s' if seeds > 1 else ''}", file=sys.stderr)
-            found = bench.measure(experiment, setting, seeds)
+            try:
+                found = finite(bench.measure(experiment, setting, seeds))
+            except ValueError as error:  # the others go on
+                if len(pieces) == 1:
+                    raise
+                print(f"{experiment.name}: {setting.name}: {error}", file=sys.stderr)
+                failed += 1
+                continue
             done[experiment.name, setting.name] = found
             failed += sum(bool(score["failed"]) for score in found.get("comparison", {}).get("scores", ()))
             file = record.add(folder, experiment, profile, setting, found)
@@ -134,6 +149,24 @@ def _measure(pieces: list[tuple[Experiment, Setting]], profile: Profile, options
     if options.json:
         say(json.dumps({f"{name}: {setting}": found for (name, setting), found in done.items()}, indent=1))
     return 1 if failed else 0
+
+
+def _possible(
+    pieces: list[tuple[Experiment, Setting]], options: argparse.Namespace
+) -> list[tuple[Experiment, Setting]]:
+    """Without what cannot be done here; refused if that is all."""
+    lacking = {}
+    if not options.instructions:
+        lacking["law-instruction"] = "instruction tasks, one file each: --instructions 'tasks/*.jsonl.gz'"
+    if importlib.util.find_spec("lm_eval") is None:
+        lacking["downstream"] = "lm-eval: pip install 'aioli-mix[eval]', or in a clone pip install -e '.[eval]'"
+    names = dict.fromkeys(experiment.name for experiment, _ in pieces)
+    for name in names:
+        if name in lacking:
+            if len(names) == 1:
+                raise ValueError(f"{name} needs {lacking[name]}")
+            print(f"{name} is left out: it needs {lacking[name]}", file=sys.stderr)
+    return [piece for piece in pieces if piece[0].name not in lacking]
 
 
 def _bench(profile: Profile, options: argparse.Namespace, executor: Any) -> Bench:
@@ -220,7 +253,7 @@ def _show(options: argparse.Namespace) -> int:
     from aioli.experiments.tables import markdown
     from aioli.files import write_text
 
-    text = markdown(load_all(Path(options.show)))
+    text = markdown(load_all(Path(options.show)), options.show)
     if options.out is None:
         say(text.rstrip())
     else:

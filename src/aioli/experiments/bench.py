@@ -18,11 +18,14 @@ from aioli.experiments.record import made
 from aioli.experiments.room import ranked
 from aioli.experiments.settings import SLIMPAJAMA, Setting
 from aioli.methods import create
+from aioli.policies import Static
 from aioli.recipe import build
+from aioli.registry import Plan
 from aioli.report.trace import Trace
 from aioli.runs.comparison import BASE, Comparison, compare
 from aioli.runs.conducting import Asked, Carried
 from aioli.runs.job import Setup
+from aioli.runs.spec import Problem, Run
 from aioli.runs.store import RunStore
 from aioli.train.layout import MODEL
 from aioli.train.recipe import TrainRecipe
@@ -56,6 +59,7 @@ class Bench:
         began = time.monotonic()
         recipe = self.recipe(experiment, setting)
         kind = self._study if experiment.study is not None else self._comparison
+        seeds = experiment.count(seeds)
         content = kind(experiment, setting, recipe, range(seeds))
         train = recipe.train.model_dump(mode="json", exclude_defaults=True)
         about = {"model": str(recipe.model.preset or setting.start), "train": train, "budget": recipe.budget}
@@ -114,19 +118,37 @@ class Bench:
             "comparison": result.to_json(),
         }
         if SWEEP in methods and experiment.budget == "unrestricted":
-            content["ranked"] = ranked(_losses(result), BASE, SWEEP)
+            best = self._best(carried, final, proxy)
+            content["ranked"] = ranked(_losses(result), BASE, best)
         if experiment.name == "downstream":
-            models: dict[str, dict[int, Path]] = {}
-            for each in carried:
-                if each.final is not None and each.error is None:
-                    folder = self.runs.run_folder(each.final.key) / MODEL
-                    models.setdefault(each.asked.label, {})[each.asked.problem.seed] = folder
-            store = TokenStore(recipe.data.store)
-            place = self.place / f"tasks-{store.fingerprint[:8]}"
-            content["downstream"] = accuracies(models, store, recipe.data.groups, place, self.profile.mini)
+            content["downstream"] = self._downstream(carried, recipe)
         if experiment.name == "proportions":
             content["trajectories"] = self._trajectories(carried)
         return content
+
+    def _best(self, carried: Sequence[Carried], final: Setup, proxy: Setup) -> dict[int, float]:
+        """The mixture that each seed's sweep would choose, trained with the next seed: losses by that seed."""
+        chosen = {
+            each.asked.problem.seed: each.final.run for each in carried if each.asked.label == SWEEP and each.final
+        }
+        seeds = sorted(chosen)
+        if len(seeds) < 2:
+            return {}
+        after = dict(zip(seeds, [*seeds[1:], seeds[0]], strict=True))
+        asked = [Asked(BASE, Fixed(run), final.problem(after[seed])) for seed, run in chosen.items()]
+        done = [each for each in self.conduct(asked, final, proxy) if each.error is None]
+        return _losses(compare(done, self.runs, final, proxy, final.recipe.budget)).get(BASE, {}) if done else {}
+
+    def _downstream(self, carried: Sequence[Carried], recipe: TrainRecipe) -> dict[str, Any]:
+        """Accuracies of all final models."""
+        models: dict[str, dict[int, Path]] = {}
+        for each in carried:
+            if each.final is not None and each.error is None:
+                folder = self.runs.run_folder(each.final.key) / MODEL
+                models.setdefault(each.asked.label, {})[each.asked.problem.seed] = folder
+        store = TokenStore(recipe.data.store)
+        place = self.place / f"tasks-{store.fingerprint[:8]}"
+        return accuracies(models, store, recipe.data.groups, place, self.profile.mini)
 
     def _trajectories(self, carried: Sequence[Carried]) -> dict[str, Any]:
         """How the mixtures of the first seed's runs change."""
@@ -149,6 +171,21 @@ class Bench:
         analysis = found(self.conduct([asked], setup, setup)[0])
         tables = [{"title": t.title, "header": t.header, "rows": t.rows} for t in analysis.tables]
         return {"analysis": analysis.data, "words": list(analysis.words), "tables": tables}
+
+
+class Fixed:
+    """A mixture that somebody else has chosen, as a method."""
+
+    own, name = False, "fixed"
+
+    def __init__(self, run: Run) -> None:
+        assert isinstance(run.rules, Static)
+        self.proportions = run.rules.proportions
+
+    def plan(self, problem: Problem) -> Plan:
+        """Train it."""
+        yield from ()
+        return problem.final_static(self.proportions)
 
 
 def data_of(setting: Setting, store: str) -> dict[str, Any]:

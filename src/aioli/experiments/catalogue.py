@@ -208,7 +208,7 @@ EXPERIMENTS = {
 
 def find(names: list[str]) -> list[Experiment]:
     """Experiments by name; `all` is every one."""
-    if names == ["all"]:
+    if "all" in names:
         return list(EXPERIMENTS.values())
     for name in names:
         if name not in EXPERIMENTS:

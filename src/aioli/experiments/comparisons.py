@@ -12,8 +12,6 @@ from aioli.experiments.words import Block, beside, mixture, percent, plural, sig
 from aioli.runs.comparison import BASE
 from aioli.stats import interval
 
-OURS = ("aioli", "aioli-ood", "aioli-pooled")
-
 
 def scores(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """By method."""
@@ -41,7 +39,7 @@ def _difference(name: str, setting: str, method: str, score: Mapping[str, Any]) 
 
 def one(name: str, setting: str, found: Mapping[str, Any]) -> tuple[list[str], list[list[str]], list[str]]:
     """A setting for a terminal: header, rows, notes."""
-    ranked = found.get("ranked", {})
+    ranked = found.get("ranked") or {}
     header = ["method", "perplexity", "vs stratified", "the paper's", "mean loss", "room closed", "extra runs"]
     rows = []
     for method, score in scores(found).items():
@@ -83,7 +81,7 @@ def differences(results: Mapping[str, Any]) -> list[Block]:
         ]
         rows.append([method, *cells])
     blocks: list[Block] = [(header, rows), _agreement(name, settings)]
-    if any("ranked" in found for found in settings.values()):
+    if any(found.get("ranked") for found in settings.values()):
         blocks.append(rooms(settings))
     return [block for block in blocks if block]
 
@@ -91,7 +89,7 @@ def differences(results: Mapping[str, Any]) -> list[Block]:
 def rooms(settings: Mapping[str, Any]) -> Block:
     """How much there is to win in each setting, and who wins how much of it."""
     methods = list(
-        dict.fromkeys(m for f in settings.values() for m in f.get("ranked", {}).get("methods", ()) if m != BASE)
+        dict.fromkeys(m for f in settings.values() for m in (f.get("ranked") or {}).get("methods", ()) if m != BASE)
     )
     header = [
         "mean test loss",
@@ -101,14 +99,12 @@ def rooms(settings: Mapping[str, Any]) -> Block:
     ]
     rows = []
     for setting, found in settings.items():
-        if "ranked" not in found:
+        if not found.get("ranked"):
             continue
         room, here = found["ranked"]["room"], found["ranked"]["methods"]
         words = signed(room["mean"], room["interval"], 4) + ("" if room["there"] else " no room")
         cells = []
         for method in methods:
-            if method == "grid-search":
-                continue
             entry = here.get(method)
             gain = "" if entry is None else signed(entry["gain"], entry["interval"], 4)
             closed = (
@@ -135,10 +131,12 @@ def _agreement(name: str, settings: Mapping[str, Any]) -> str:
             continue
         there = [_printed(name, method, s) for s in settings]
         known = [value for value in there if value is not None]
-        text = f"{method}: surely better in {better}, surely worse in {worse} of {plural(count, 'setting')}"
+        text = f"{method}: interval below zero in {better}, above zero in {worse} of {plural(count, 'setting')}"
         if known:
             text += f" (the paper: better in {sum(v < 0 for v in known)} of {len(known)})"
         lines.append(f"- {text}")
+    if len(lines) > 2:
+        lines.append("- of forty intervals about a method that is no better, about one lies below zero by luck")
     return "\n".join(lines)
 
 
@@ -161,8 +159,8 @@ def restricted(results: Mapping[str, Any]) -> list[Block]:
             cells.append(beside(signed(mean, span), None if known is None else f"{known:+.2f}"))
         rows.append([method, *cells])
     words = (
-        f"Adding Aioli lowers the mean perplexity in {better} of {count} cases, surely in {sure}; in the paper in "
-        f"{wins} of these."
+        f"Adding Aioli lowers the mean perplexity in {better} of {count} cases ({sure} intervals below zero); in "
+        f"the paper in {wins} of these."
     )
     return [(["perplexity of Aioli + method, minus the method's", *settings], rows), words, *differences(results)]
 
@@ -194,6 +192,8 @@ def downstream(results: Mapping[str, Any]) -> list[Block]:
     blocks: list[Block] = []
     for setting, found in results["settings"].items():
         accuracy, known = found["downstream"], scores(found)
+        if not accuracy:
+            continue
         tasks = list(next(iter(next(iter(accuracy.values())).values())))
         rows, pairs = [], []
         for method, seeds in accuracy.items():
@@ -218,7 +218,7 @@ def overview(results: Mapping[str, Mapping[str, Any]]) -> list[Block]:
     rows, harm = [], []
     for name in ("ood", "room", "unrestricted"):
         for setting, found in results.get(name, {"settings": {}})["settings"].items():
-            if "ranked" not in found:
+            if not found.get("ranked"):
                 continue
             room, here = found["ranked"]["room"], found["ranked"]["methods"]
             cells = []
@@ -243,9 +243,10 @@ def overview(results: Mapping[str, Mapping[str, Any]]) -> list[Block]:
         "aioli-pooled",
     ]
     blocks: list[Block] = ["## Where there is room", (header, rows)]
-    if harm:
+    if len(harm) > 1:
+        low, high = interval(harm)
         blocks.append(
             f"In-domain, aioli-pooled's mean loss is {np.mean(harm):+.2%} from stratified's, averaged over "
-            f"{plural(len(harm), 'setting')}."
+            f"{plural(len(harm), 'setting')} (95% interval over settings {low:+.2%} to {high:+.2%})."
         )
     return blocks

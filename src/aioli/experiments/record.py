@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,21 @@ def load(file: Path) -> dict[str, Any]:
         raise ValueError(f"{file} is not a file of results of aioli reproduce; remove it, or choose another folder")
     if found.get("schema") != SCHEMA or found.get("experiment") not in EXPERIMENTS:
         raise ValueError(f"{file} was written by another version of aioli (schema {found.get('schema')})")
+    for name, each in found["settings"].items():
+        sound = isinstance(each, dict) and {"groups", "seeds", "made"} <= set(each)
+        if not sound or not ({"comparison"} <= set(each) or {"analysis", "tables", "words"} <= set(each)):
+            raise ValueError(f"{file}: what it says of {name} is damaged; remove the file, or measure it again")
     return found
+
+
+def check(folder: Path, names: Iterable[str], profile: str) -> None:
+    """Refuse, before anything is trained, a folder whose files cannot be added to."""
+    if folder.exists() and not os.access(folder, os.W_OK):
+        raise ValueError(f"{folder} cannot be written to; choose another place with -o")
+    for name in names:
+        file = folder / f"{name}.json"
+        if file.exists() and (found := load(file).get("profile")) != profile:
+            raise ValueError(f"{file} has results of --profile {found}; choose another folder for {profile} with -o")
 
 
 def load_all(folder: Path) -> dict[str, dict[str, Any]]:

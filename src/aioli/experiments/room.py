@@ -1,8 +1,9 @@
 """Room before rank: a method can only win where there is something to win.
 
-The room of a setting is what the best static mixture of a sweep gains over stratified, chosen on validation data and
-judged on test data, paired by seed. What a method gains is told as a share of it, with an interval; where the room's
-interval covers zero there is no room, and methods are not ranked.
+The room of a setting is what the best static mixture of a sweep gains over stratified. It is chosen by validation loss
+among the runs of one seed and judged by test loss with another seed, against stratified of that seed: judged by the run
+it was chosen for, it would owe part of its gain to that run's luck. What a method gains is told as a share of the room,
+with an interval; where the room's interval covers zero there is no room, and methods are not ranked.
 """
 
 from __future__ import annotations
@@ -72,9 +73,13 @@ def _fieller(x: Array, y: Array) -> tuple[float, float] | None:
     return (b - inside**0.5) / a, (b + inside**0.5) / a
 
 
-def ranked(losses: Mapping[str, Mapping[int, float]], base: str, sweep: str) -> dict[str, Any]:
-    """For every method its paired gain over the base with an interval, and the share of the room that it closes."""
-    room = room_of(losses[base], losses[sweep])
+def ranked(losses: Mapping[str, Mapping[int, float]], base: str, best: Mapping[int, float]) -> dict[str, Any] | None:
+    """For every method its paired gain over the base with an interval, and the share of the room that it closes.
+
+    `best`: losses of the sweep's best mixture, by the seed they are judged with. None: nothing can be compared."""
+    if not set(losses.get(base, ())) & set(best):
+        return None
+    room = room_of(losses[base], best)
     found: dict[str, Any] = {"room": room.to_json(), "methods": {}}
     for name, values in losses.items():
         gains = {seed: losses[base][seed] - value for seed, value in values.items() if seed in losses[base]}
@@ -82,7 +87,7 @@ def ranked(losses: Mapping[str, Mapping[int, float]], base: str, sweep: str) -> 
             continue
         entry: dict[str, Any] = {"gain": float(np.mean(list(gains.values()))), "seeds": sorted(gains)}
         entry["interval"] = list(interval(list(gains.values()))) if len(gains) > 1 else None
-        if room.there and name not in (base, sweep):
+        if room.there and name != base and set(gains) & set(room.gains):
             share, span = closed(gains, room)
             entry |= {"closed": share, "closed_interval": None if span is None else list(span)}
         found["methods"][name] = entry

@@ -24,9 +24,9 @@ class Setting:
     """Groups to train on, and what the model is judged on."""
 
     groups: tuple[str, ...]
-    """None: all of the data."""
+    """Nothing: all of the data."""
     targets: tuple[str, ...] = ()
-    """None: the groups themselves."""
+    """Nothing: the groups themselves."""
     weights: tuple[tuple[str, float], ...] = ()
     """How much targets count, where they differ."""
     scarce: str | None = None
@@ -101,13 +101,14 @@ def named(names: Sequence[str] | None, among: Sequence[Setting]) -> tuple[Settin
     """Settings by name; `->` may stand for the arrow."""
     if not names:
         return tuple(among)
-    plain = {_plain(setting.name): setting for setting in among}
+    plain = {plain_name(setting.name): setting for setting in among}
     for name in names:
-        if _plain(name) not in plain:
+        if plain_name(name) not in plain:
             known = ", ".join(repr(setting.name) for setting in among)
             raise ValueError(f"--settings {name}: this experiment has {known}")
-    return tuple(plain[_plain(name)] for name in names)
+    return tuple(plain[plain_name(name)] for name in names)
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """A setting's name as people may write it."""
     return name.replace(" ", "").replace("→", "->").lower()

@@ -9,7 +9,7 @@ import numpy as np
 
 from aioli.analysis.parameters import relation
 from aioli.experiments import paper
-from aioli.experiments.words import Block, beside, plural
+from aioli.experiments.words import Block, beside, number, plural
 from aioli.stats import interval
 
 
@@ -26,7 +26,7 @@ def laws(results: Mapping[str, Any]) -> list[Block]:
                 cells.append("")
                 continue
             there = paper.value(name, "fits", law, setting)
-            here = f"{np.mean(fit['mse']):.1e}, {np.mean(fit['r2']):.3f}"
+            here = f"{number(np.mean, fit['mse'], '.1e')}, {number(np.mean, fit['r2'], '.3f')}"
             cells.append(beside(here, None if there is None else f"{there[0]:.0e}, {there[1]:.3f}"))
         rows.append([law, *cells])
     noise = {s: f["analysis"]["seed_noise"] for s, f in settings.items() if f["analysis"].get("seed_noise") is not None}
@@ -41,7 +41,9 @@ def _by_task(settings: Mapping[str, Any]) -> list[Block]:
     for found in settings.values():
         fits, targets = found["analysis"]["fits"], found["analysis"]["targets"]
         if len(targets) > 7:
-            rows = [[t, *(f"{fit['r2'][i]:.3f}" for fit in fits.values())] for i, t in enumerate(targets)]
+            rows = [
+                [t, *(number(np.mean, [fit["r2"][i]], ".3f") for fit in fits.values())] for i, t in enumerate(targets)
+            ]
             blocks.append((["R² by target", *fits], rows))
     return blocks
 
@@ -50,20 +52,23 @@ def parameters(results: Mapping[str, Any]) -> list[Block]:
     """How close A is to A*, against what is gained, over all settings."""
     settings = results["settings"]
     points = [{**point, "setting": s} for s, found in settings.items() for point in found["analysis"]["points"]]
-    slope, r2 = relation(points)
+    means: list[dict[str, Any]] = []
+    for method, setting in dict.fromkeys((str(p["method"]), str(p["setting"])) for p in points):
+        mine = [p for p in points if (p["method"], p["setting"]) == (method, setting)]
+        mean = {k: float(np.mean([p[k] for p in mine])) for k in ("similarity", "improvement")}
+        means.append({"method": method, **mean})
+    slope, r2 = relation(means)
     rows = []
-    for method in dict.fromkeys(str(point["method"]) for point in points):
-        mine = [point for point in points if point["method"] == method]
-        near = [float(point["similarity"]) for point in mine]
-        gains = [float(point["improvement"]) for point in mine]
+    for method in dict.fromkeys(each["method"] for each in means):
+        near, gains = ([each[k] for each in means if each["method"] == method] for k in ("similarity", "improvement"))
         low, high = interval(gains)
         rows.append(
             [method, f"{np.mean(near):+.2f}", f"{min(near):+.2f}", f"{np.mean(gains):+.3f} [{low:+.3f}, {high:+.3f}]"]
         )
     there = paper.printed()["parameters"]["r2"]
     words = (
-        f"Perplexity gained against similarity over {plural(len(points), 'point')} ({len(settings)} settings): slope "
-        f"{slope:+.2f}, R² {r2:.2f} *({there})*."
+        f"Perplexity gained against similarity, a point for each method and setting (means over seeds, {len(means)} "
+        f"points): slope {slope:+.2f}, R² {r2:.2f} *({there})*. Intervals are over settings."
     )
     return [(["method", "mean sim(A, A*)", "lowest", "perplexity gained"], rows), words]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Block = str | tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -37,6 +37,11 @@ def beside(here: str, there: str | None) -> str:
     return here if there is None else f"{here} *({there})*"
 
 
+def number(summary: Callable[[Any], Any], values: Sequence[float | None], form: str) -> str:
+    """A summary of numbers; a dash where one of them is not known."""
+    return "–" if any(value is None for value in values) else format(float(summary(values)), form)
+
+
 def mixture(p: Sequence[float]) -> str:
     """Shares in a few characters."""
     return ", ".join(f"{v:.2f}" for v in p)
@@ -54,7 +59,8 @@ def made_with(found: Mapping[str, Any]) -> str:
     made = entries[-1]["made"]
     count = plural(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
     groups = sorted({group for entry in entries for group in entry["made"]["data"]["tokens"]})
+    prints = dict.fromkeys(entry["made"]["data"]["fingerprint"][:12] for entry in entries)
     return (
         f"{count}; aioli {made['aioli']}, torch {made['torch']}, {made['machine']['cores']} cores; data "
-        f"{entries[-1]['made']['data']['fingerprint'][:12]} ({len(groups)} groups)."
+        f"{', '.join(prints)} ({len(groups)} groups)."
     )
