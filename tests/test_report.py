@@ -221,6 +221,60 @@ def test_links_that_lead_out_are_not_followed(site):
     assert inside.name[:10] not in text
 
 
+def test_links_inside_a_run_are_not_followed_either(site, capsys):
+    place, server = site
+    (place / "key").write_text("private: key")
+    run = next((place / "runs").glob("??/*/run"))
+    (run / "recipe.yaml").unlink()
+    os.symlink(place / "key", run / "recipe.yaml")
+    for path in ("/", f"/run/{run.parent.name[:10]}"):
+        assert "private" not in ask(server, path)[1]
+    assert main(["report", str(place / "runs"), "-o", str(place / "page.html")]) == 0
+    assert "leads out of the run" in capsys.readouterr().err
+    assert "private" not in (place / "page.html").read_text(encoding="utf-8")
+
+
+def test_damaged_runs_are_named_and_the_others_shown(site, capsys):
+    place, server = site
+    first, second, *_ = (place / "runs").glob("??/*/run")
+    (first / "journal.jsonl").write_text('{"kind": "run"}\n{"kind": "segment"}\n')
+    (second / "journal.jsonl").write_text("nonsense\n")
+    status, text, _ = ask(server, "/")
+    assert status == 200
+    assert text.count("is damaged") == 2
+    assert "Side by side" in text
+    assert main(["report", str(place / "runs"), "-o", str(place / "page.html")]) == 0
+    assert capsys.readouterr().err.count("left out") == 2
+
+
+def test_a_store_in_which_nothing_has_begun(tmp_path):
+    RunStore(tmp_path / "runs")
+    server = serve(Folder(tmp_path / "runs"), 0)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    status, text, _ = ask(server, "/")
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    assert status == 200
+    assert "No run has begun" in text
+
+
+def test_runs_with_other_settings_are_not_mixed_up(runs, tmp_path):
+    """The same method and seed with another learning rate is another setting, not the same run again."""
+    store, keys = runs
+    shutil.copytree(store.run_folder(keys["stratified", 0]), tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    recipe = (tmp_path / "b" / "recipe.yaml").read_text(encoding="utf-8")
+    assert "lr: 0.004" in recipe
+    (tmp_path / "b" / "recipe.yaml").write_text(recipe.replace("lr: 0.004", "lr: 0.001"), encoding="utf-8")
+    shutil.copytree(tmp_path / "a", tmp_path / "c")
+    problems = sort(look(name, path) for name, path in find([str(tmp_path)]))
+    assert sorted(len(problem.runs) for problem in problems) == [1, 2]
+    twins = max(problems, key=lambda problem: len(problem.runs))
+    assert len(twins.labels()) == 2  # equal runs are told apart by name, and none hides the other
+
+
 def test_the_live_form_sees_what_is_new(site):
     place, server = site
     before = ask(server, "/state")[1]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from aioli.cli.jobs import STORE, check_place
-from aioli.cli.show import say
+from aioli.cli.show import plain, say
 
 EXAMPLES = """examples:
   aioli report run -o report.html                  one run: mixture, losses, A over its rounds, cost, recipe
@@ -37,13 +38,14 @@ def run(options: argparse.Namespace) -> int:
     place = check_place(options.out, (".html",))
     from aioli.report import page
     from aioli.report.runs import report
-    from aioli.report.seen import find, look, sort
+    from aioli.report.seen import find, look_all, sort
 
-    found = [look(name, path) for name, path in find(options.runs, options.store)]
-    seen = [each for each in found if each is not None]
+    seen, troubles = look_all(find(options.runs, options.store))
     if not seen:
-        raise ValueError(f"{', '.join(options.runs)}: no run has begun there")
-    title, lead, parts = report(sort(seen))
+        raise ValueError(troubles[0] if troubles else f"{', '.join(options.runs)}: no run has begun there")
+    for each in troubles:
+        print(f"left out: {plain(each)}", file=sys.stderr)
+    title, lead, parts = report(sort(seen), troubles)
     assert place is not None
     page.write(place, title, lead, parts, broad=True, live=True)
     say(f"{place}: {len(seen)} run{'s' * (len(seen) != 1)}, {Path(place).stat().st_size / 1e3:,.0f} kB")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from aioli.fits import Runs, fit_runs
@@ -12,6 +10,7 @@ from aioli.report import page as pages
 from aioli.report.plots import Cloud, clouds, simplex
 from aioli.report.seen import Problem
 from aioli.report.svg import colour
+from aioli.simplex import Array
 
 
 def law(problem: Problem) -> list[str]:
@@ -22,6 +21,8 @@ def law(problem: Problem) -> list[str]:
         return []
     P = np.array([p for p, _ in known])
     L = np.array([[losses[t] for t in problem.targets] for _, losses in known])
+    weights = np.array([problem.weights.get(t, 1.0) for t in problem.targets])
+    weights = weights / weights.sum()
     try:
         fit = fit_runs(Runs(tuple(problem.groups), tuple(problem.targets), P, L), "log-linear")
     except ValueError as error:  # a law may have nothing to say of these mixtures
@@ -29,13 +30,13 @@ def law(problem: Problem) -> list[str]:
     parts = [pages.heading("The mixing law")]
     parts += [pages.paragraph(f"The log-linear law, fitted to {len(P)} runs with a fixed mixture.", "note")]
     if len(problem.groups) == 2:
-        parts.append(_curves(problem, fit))
+        parts.append(_curves(problem, fit, weights))
     elif len(problem.groups) == 3:
-        parts.append(_triangle(problem, fit))
+        parts.append(_triangle(problem, fit, weights))
     return [*parts, _predicted(problem, fit)]
 
 
-def _curves(problem: Problem, fit: Fit) -> str:
+def _curves(problem: Problem, fit: Fit, weights: Array) -> str:
     grid = np.linspace(0.01, 0.99, 99)
     curves = fit.predict(np.stack([grid, 1 - grid], 1))
     share = fit.runs.P[:, 0].tolist()
@@ -44,21 +45,21 @@ def _curves(problem: Problem, fit: Fit) -> str:
         for i, target in enumerate(problem.targets)
     ]
     if len(panels) > 1:
-        panels.append(Cloud("mean", share, fit.runs.L.mean(1).tolist(), _pairs(grid, curves.mean(1))))
+        panels.append(Cloud("mean", share, (fit.runs.L @ weights).tolist(), _pairs(grid, curves @ weights)))
     chart = clouds(panels, f"share of {problem.groups[0]}", "loss")
     return pages.figure(chart, "Loss against the share of the first group: runs (dots) and the law (line).")
 
 
-def _pairs(x: Sequence[float] | np.ndarray, y: np.ndarray) -> list[tuple[float, float]]:
-    return list(zip(np.asarray(x).tolist(), y.tolist(), strict=True))
+def _pairs(x: Array, y: Array) -> list[tuple[float, float]]:
+    return list(zip(x.tolist(), y.tolist(), strict=True))
 
 
-def _triangle(problem: Problem, fit: Fit) -> str:
-    best = fit.runs.P[int(np.argmin(fit.runs.L.mean(1)))]
+def _triangle(problem: Problem, fit: Fit, weights: Array) -> str:
+    best = fit.runs.P[int(np.argmin(fit.runs.L @ weights))]
     points = [(p.tolist(), 1.0) for p in fit.runs.P]
     chart = simplex(
         problem.groups,
-        lambda p: float(fit.predict(np.array([p])).mean()),
+        lambda p: float((fit.predict(np.array([p])) @ weights)[0]),
         points,
         best.tolist(),
         "mean loss over mixtures",

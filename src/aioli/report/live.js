@@ -59,7 +59,9 @@
   const follow = document.body.dataset.follow;
   if (follow) {
     let before = null;
-    const place = JSON.parse(sessionStorage.getItem(follow) ?? "null");
+    const here = `aioli ${location.pathname}`;
+    const place = JSON.parse(sessionStorage.getItem(here) ?? "null");
+    sessionStorage.removeItem(here);
     if (place) {
       all("details").forEach((part, k) => { if (k in place.open) part.open = place.open[k]; });
       scrollTo(0, place.top);
@@ -70,7 +72,7 @@
         const now = await answer.text();
         if (before !== null && now !== before && !document.hidden) {
           const open = all("details").map((part) => part.open);
-          sessionStorage.setItem(follow, JSON.stringify({ top: scrollY, open }));
+          sessionStorage.setItem(here, JSON.stringify({ top: scrollY, open }));
           location.reload();
           return;
         }

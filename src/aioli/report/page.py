@@ -123,7 +123,7 @@ def document(
 ) -> str:
     """A whole page; `live` adds the script. With `follow` it asks its server there for news; it may talk to nobody
     else."""
-    policy, tail = "default-src 'none'; style-src 'unsafe-inline'", ""
+    policy, tail = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'", ""
     if live:
         code = script()
         digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -28,8 +28,15 @@ Report = tuple[str, str, list[str]]
 """Title, lead, parts."""
 
 
-def report(problems: Sequence[Problem]) -> Report:
-    """What stands on the page."""
+def report(problems: Sequence[Problem], troubles: Sequence[str] = ()) -> Report:
+    """What stands on the page; `troubles` says which runs could not be read."""
+    title, lead, parts = _report(problems)
+    if troubles:
+        parts += [pages.heading("Runs that cannot be read"), pages.listed(troubles)]
+    return title, lead, parts
+
+
+def _report(problems: Sequence[Problem]) -> Report:
     runs = [run for problem in problems for run in problem.runs]
     if len(runs) == 1:
         run = runs[0]
@@ -90,19 +97,18 @@ def scored(problem: Problem) -> list[Score]:
     rows: dict[str, dict[int, Row | str]] = {}
     for label, some in problem.labels().items():
         for run in some:
-            if (row := _judged(run)) is not None:
+            row = _judged(run, problem.weights)
+            if row is not None and not run.kind.endswith("proxy"):
                 rows.setdefault(label, {})[run.seed] = row
     base = {seed: row for seed, row in rows.get(BASE, {}).items() if isinstance(row, Row)}
     found = [score_of(label, by_seed, base) for label, by_seed in rows.items()]
     return sorted(found, key=lambda s: math.inf if s.perplexity is None else s.perplexity)
 
 
-def _judged(run: Seen) -> Row | None:
+def _judged(run: Seen, told: Mapping[str, float]) -> Row | None:
     losses, result = run.losses(), run.trace.result
     if losses is None or result is None:
         return None
-    given = run.recipe.get("data", {})
-    told = given.get("weights") or {} if isinstance(given, dict) else {}
     weights = np.array([float(told.get(t, 1.0)) for t in losses])
     values = np.array(list(losses.values()))
     share = weights / weights.sum()
@@ -139,7 +145,14 @@ def _comparison(problem: Problem, scores: Sequence[Score]) -> list[str]:
         ]
         for s in kept
     ]
-    parts = [pages.heading("Side by side"), pages.wide(pages.table(header, rows, 0))]
+    split = "test" if any("test" in (run.trace.result or {}) for run in problem.runs) else "validation"
+    told = ", ".join(f"{name} {value:g}" for name, value in problem.weights.items())
+    counts = f", weighted ({told})" if told else ""
+    words = (
+        f"{split.capitalize()} perplexity and loss, means over targets{counts}; final runs of methods that end with a "
+    )
+    words += "fixed mixture stand under that mixture."
+    parts = [pages.heading("Side by side"), pages.wide(pages.table(header, rows, 0)), pages.paragraph(words, "note")]
     if len(statics) > STATICS:
         parts.append(pages.paragraph(f"Of {len(statics)} fixed mixtures the best {STATICS} are shown.", "note"))
     if chart := whiskers(kept):

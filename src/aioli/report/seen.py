@@ -65,6 +65,13 @@ class Seen:
             fixed = values[0] if values and all(value == values[0] for value in values) else None
         return None if fixed is None or self.recipe.get("parent") else [float(v) for v in fixed]
 
+    @property
+    def weights(self) -> dict[str, float]:
+        """How much targets count, where they differ; a fixed mixture does not depend on it."""
+        data = self.recipe.get("data")
+        told = data.get("weights") if isinstance(data, Mapping) else None
+        return {str(k): float(v) for k, v in told.items()} if isinstance(told, Mapping) and told else {}
+
     def losses(self) -> dict[str, float] | None:
         """Where it ended, on test data if there is any."""
         result = self.trace.result
@@ -82,6 +89,12 @@ class Problem:
     steps: int
     model: str
     runs: list[Seen] = field(default_factory=list)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """How much targets count for methods that were told; nothing if they were told different things."""
+        told = [run.weights for run in self.runs if run.mixture is None]
+        return told[0] if told and all(each == told[0] for each in told) else {}
 
     @property
     def title(self) -> str:
@@ -125,8 +138,35 @@ def find(arguments: Sequence[str], store: str | None = None) -> list[tuple[str, 
     return [(name, path) for path, name in found.items()]
 
 
-def look(name: str, path: Path) -> Seen | None:
-    """A run as it is now; None if it has not begun."""
+def look(name: str, path: Path, known: Seen | None = None) -> Seen | None:
+    """A run as it is now; None if it has not begun. A damaged one is refused. What is known of it is read on from there."""
+    for file in (JOURNAL, RECIPE):  # a link could show what is none of the run's
+        if (path / file).exists() and (path / file).resolve() != path.resolve() / file:
+            raise ValueError(f"{path / file} is a link that leads out of the run")
+    try:
+        if known is None:
+            return _look(name, path)
+        known.trace.read()
+        return known if known.trace.about else None
+    except (KeyError, TypeError, AttributeError, RecursionError, IndexError) as error:
+        raise ValueError(f"{path} is damaged ({type(error).__name__}: {error})") from None
+
+
+def look_all(
+    found: Iterable[tuple[str, Path]], known: Mapping[Path, Seen] | None = None
+) -> tuple[list[Seen], list[str]]:
+    """Runs that have begun, and why some could not be read."""
+    seen, troubles = [], []
+    for name, path in found:
+        try:
+            if (run := look(name, path, (known or {}).get(path))) is not None:
+                seen.append(run)
+        except (OSError, ValueError) as error:
+            troubles.append(f"{name}: {error}")
+    return seen, troubles
+
+
+def _look(name: str, path: Path) -> Seen | None:
     trace = Trace(path).read()
     if not trace.about:
         return None
@@ -152,7 +192,8 @@ def sort(runs: Iterable[Seen]) -> list[Problem]:
     found: dict[tuple[Any, ...], Problem] = {}
     for run in runs:
         about = run.about
-        key = (*run.groups, "→", *run.targets, about["steps"], str(about["model"]), about["data"])
+        given = [str(run.recipe.get(part)) for part in ("model", "train", "parent")]
+        key = (*run.groups, "→", *run.targets, about["steps"], str(about["model"]), about["data"], *given)
         problem = Problem(run.groups, run.targets, int(about["steps"]), str(about["model"]))
         found.setdefault(key, problem).runs.append(run)
     for problem in found.values():
@@ -167,7 +208,7 @@ def _label(runs: Sequence[Seen]) -> None:
     for run in runs:
         if run.mixture is not None:
             even = max(run.mixture) - min(run.mixture) < 1e-9
-            run.label = "stratified" if even else "static " + " ".join(f"{p:.0%}" for p in run.mixture)
+            run.label = "stratified" if even else "static " + " ".join(f"{p:.3g}" for p in run.mixture)
         else:
             by_kind.setdefault(run.kind, []).append(run)
     for kind, some in by_kind.items():
@@ -177,6 +218,11 @@ def _label(runs: Sequence[Seen]) -> None:
         for run, each in zip(some, settings, strict=True):
             words = ", ".join(f"{key.rpartition('.')[2]}={each[key]}" for key in differ if each.get(key) not in UNSAID)
             run.label = f"{kind} ({words})" if words else kind
+    taken: set[tuple[str, int]] = set()
+    for run in runs:  # what cannot be told apart otherwise is told apart by name
+        if (run.label, run.seed) in taken:
+            run.label = f"{run.label} [{run.name}]"
+        taken.add((run.label, run.seed))
 
 
 def _told(run: Seen) -> dict[str, Any]:
@@ -184,4 +230,5 @@ def _told(run: Seen) -> dict[str, Any]:
     if not isinstance(method, Mapping):
         return {}
     told = method.get("rules") or method.get("settings") or {}
-    return dict(told) if isinstance(told, Mapping) else {}
+    weights = {"weights": run.weights} if run.weights else {}
+    return {**told, **weights} if isinstance(told, Mapping) else {}

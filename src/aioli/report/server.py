@@ -13,11 +13,11 @@ from collections.abc import Callable
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from aioli.report import page as pages
 from aioli.report.runs import report
-from aioli.report.seen import Seen, find, look, sort
+from aioli.report.seen import Seen, find, look_all, sort
 from aioli.train.layout import JOURNAL, RESULT, STATUS
 
 HOST = "127.0.0.1"
@@ -30,29 +30,25 @@ class Folder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._known: dict[Path, Seen] = {}
-        self._lock = threading.Lock()
-        self.runs()  # refused, if it must be, before anybody looks
+        self.lock = threading.Lock()
+        """Held while a page is made: one at a time."""
+        if not self.path.is_dir():
+            raise ValueError(f"{path} is not a directory; give a run store, a folder of runs, or a run")
 
     def runs(self) -> dict[str, Path]:
         """Runs by name, as they are now; a link that leads out of the folder is none of them."""
         home = self.path.resolve()
-        return {name: path for name, path in find([str(self.path)]) if path.resolve().is_relative_to(home)}
+        try:
+            found = find([str(self.path)])
+        except ValueError:  # none has begun yet
+            return {}
+        return {name: path for name, path in found if path.resolve().is_relative_to(home)}
 
-    def seen(self) -> dict[str, Seen]:
-        """What can be said of them now."""
-        with self._lock:
-            found = {}
-            for name, path in self.runs().items():
-                try:
-                    known = self._known.get(path)
-                    now = look(name, path) if known is None else known
-                    if known is not None:
-                        known.trace.read()
-                except (OSError, ValueError):  # removed, or being written: the next look may see it
-                    continue
-                if now is not None:
-                    self._known[path] = found[name] = now
-            return found
+    def seen(self) -> tuple[dict[str, Seen], list[str]]:
+        """What can be said of them now, and which cannot be read."""
+        found, troubles = look_all(self.runs().items(), self._known)
+        self._known = {run.path: run for run in found}
+        return {run.name: run for run in found}, troubles
 
     def state(self) -> str:
         """Changes whenever anything does."""
@@ -69,8 +65,11 @@ class Folder:
 
 def overview(folder: Folder) -> str:
     """All runs, and the report on them."""
-    seen = folder.seen()
-    title, lead, parts = report(sort(seen.values()))
+    seen, troubles = folder.seen()
+    if not seen:
+        waiting = [pages.listed(troubles)] if troubles else []
+        return pages.document("No run has begun", "This page follows.", waiting, live=True, follow="/state")
+    title, lead, parts = report(sort(seen.values()), troubles)
     rows = "".join(_row(run) for run in sorted(seen.values(), key=lambda run: (run.trace.result is not None, run.name)))
     head = "".join(f"<th>{name}</th>" for name in ("run", "what", "seed", "step", "loss"))
     listed = f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
@@ -84,7 +83,7 @@ def _row(run: Seen) -> str:
     step = max(trace.step, status)
     mean = "" if losses is None else f"{sum(losses.values()) / len(losses):.4f}"
     cells = [run.label, str(run.seed), f"{step:,} of {run.about['steps']:,}", mean]
-    name = f'<a href="/run/{escape(run.name)}">{escape(run.name)}</a>'
+    name = f'<a href="/run/{quote(run.name, safe="")}">{escape(run.name)}</a>'
     return f"<tr><td>{name}</td>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
 
 
@@ -98,7 +97,7 @@ def _status(run: Seen) -> int:
 
 def one(folder: Folder, name: str) -> str | None:
     """One run; None if there is no such run."""
-    run = folder.seen().get(name)
+    run = folder.seen()[0].get(name)
     if run is None:
         return None
     title, lead, parts = report(sort([run]))
@@ -108,9 +107,14 @@ def one(folder: Folder, name: str) -> str | None:
 
 def answer(folder: Folder, target: str) -> tuple[int, str, str]:
     """What is said to a request: status, kind of content, content."""
-    path = unquote(urlsplit(target).path)
+    path = unquote(urlsplit(target).path, errors="replace")
     if path == "/state":
         return 200, "text/plain", folder.state()
+    with folder.lock:
+        return _page(folder, path)
+
+
+def _page(folder: Folder, path: str) -> tuple[int, str, str]:
     found = overview(folder) if path == "/" else None
     if path.startswith("/run/"):
         found = one(folder, path.removeprefix("/run/"))
@@ -123,7 +127,7 @@ def serve(folder: Folder, port: int) -> ThreadingHTTPServer:
     """A server that is ready to `serve_forever`."""
 
     class Handler(BaseHTTPRequestHandler):
-        server_version, sys_version = "aioli", ""
+        server_version, sys_version, timeout = "aioli", "", 10
 
         def do_GET(self) -> None:
             self._answer(lambda: answer(folder, self.path))
@@ -132,15 +136,15 @@ def serve(folder: Folder, port: int) -> ThreadingHTTPServer:
 
         def _answer(self, say: Callable[[], tuple[int, str, str]]) -> None:
             host = (self.headers.get("Host") or "").rpartition(":")
-            named = host[0] or host[2]
+            named = (host[0] or host[2]).lower()
             if named not in NAMES:
                 code, kind, text = 403, "text/plain", "this page is for this machine alone: use http://127.0.0.1\n"
             else:
                 try:
                     code, kind, text = say()
-                except (OSError, ValueError) as error:
-                    code, kind, text = 500, "text/plain", f"{error}\n"
-            body = text.encode()
+                except Exception as error:  # a run may be removed or written while it is read
+                    code, kind, text = 500, "text/plain", f"{type(error).__name__}: {error}\n"
+            body = text.encode(errors="replace")
             self.send_response(code)
             for name, value in (
                 ("Content-Type", f"{kind}; charset=utf-8"),
@@ -158,4 +162,10 @@ def serve(folder: Folder, port: int) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing: the terminal is the user's."""
 
-    return ThreadingHTTPServer((HOST, port), Handler)
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            """Say nothing: browsers come and go."""
+
+    return Server((HOST, port), Handler)
