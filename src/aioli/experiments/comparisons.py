@@ -184,7 +184,15 @@ def proportions(results: Mapping[str, Any]) -> list[Block]:
             mean = np.mean([[r["proportions"][g] for g in found["groups"]] for r in score["rows"]], axis=0)
             there = paper.value("proportions", "proportions", method, setting)
             rows.append([setting, method, mixture(mean), "" if there is None else mixture(there)])
-    return [(["setting", "method", "mean mixture here", "the paper's (one seed)"], rows)]
+    blocks: list[Block] = [(["setting", "method", "mean mixture here", "the paper's (one seed)"], rows)]
+    paths = []
+    for setting, found in results["settings"].items():
+        for method, path in found.get("trajectories", {}).items():
+            places = [round(share * (len(path["steps"]) - 1)) for share in (0, 0.25, 0.5, 0.75, 1)]
+            paths.append([setting, method, *(mixture(path["proportions"][k]) for k in places)])
+    if paths:
+        blocks.append((["mixtures over time, first seed", "method", "begin", "1/4", "1/2", "3/4", "end"], paths))
+    return blocks
 
 
 def downstream(results: Mapping[str, Any]) -> list[Block]:

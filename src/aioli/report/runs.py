@@ -149,9 +149,9 @@ def _comparison(problem: Problem, scores: Sequence[Score]) -> list[str]:
     told = ", ".join(f"{name} {value:g}" for name, value in problem.weights.items())
     counts = f", weighted ({told})" if told else ""
     words = (
-        f"{split.capitalize()} perplexity and loss, means over targets{counts}; final runs of methods that end with a "
+        f"{split.capitalize()} perplexity and loss, means over targets{counts}. Methods that end with a fixed mixture "
+        "stand under that mixture."
     )
-    words += "fixed mixture stand under that mixture."
     parts = [pages.heading("Side by side"), pages.wide(pages.table(header, rows, 0)), pages.paragraph(words, "note")]
     if len(statics) > STATICS:
         parts.append(pages.paragraph(f"Of {len(statics)} fixed mixtures the best {STATICS} are shown.", "note"))

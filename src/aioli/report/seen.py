@@ -139,7 +139,7 @@ def find(arguments: Sequence[str], store: str | None = None) -> list[tuple[str, 
 
 
 def look(name: str, path: Path, known: Seen | None = None) -> Seen | None:
-    """A run as it is now; None if it has not begun. A damaged one is refused. What is known of it is read on from there."""
+    """A run as it is now; None if it has not begun. A damaged one is refused; one that is known is read on."""
     for file in (JOURNAL, RECIPE):  # a link could show what is none of the run's
         if (path / file).exists() and (path / file).resolve() != path.resolve() / file:
             raise ValueError(f"{path / file} is a link that leads out of the run")
