@@ -220,7 +220,7 @@ def _rows(
         yield from pool.map(_one_seed, [setting] * len(seeds), [methods] * len(seeds), seeds)
     except BaseException:  # interrupted: the workers must not go on alone
         for process in list((pool._processes or {}).values()):
-            process.terminate()
+            process.kill()  # SIGTERM would only end what it is doing: it has inherited how commands take that
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
