@@ -5,11 +5,10 @@ import os
 import signal
 import threading
 import time
-from concurrent.futures import Future
 
 import numpy as np
 import pytest
-from tiny import tiny_recipe, tiny_store
+from tiny import Here, tiny_recipe, tiny_store
 
 from aioli.methods import create, method, names
 from aioli.policies import Static
@@ -28,27 +27,6 @@ def pool():
     executor = LocalExecutor(2)
     yield executor
     executor.close()
-
-
-class Here:
-    """An executor in this process, which counts what it trains."""
-
-    workers = 1
-
-    def __init__(self, endings=()):
-        self.orders, self.endings = [], list(endings)
-
-    def submit(self, orders):
-        return [self.do(order) for order in orders]
-
-    def do(self, order):
-        future = Future()
-        self.orders.append(order["key"])
-        future.set_result(self.endings.pop(0) if self.endings else work(order, threading.Event()))
-        return future
-
-    def close(self):
-        pass
 
 
 def conduct(store, executor, recipe, methods, seed=0):

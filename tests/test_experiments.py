@@ -1,12 +1,11 @@
 """The catalogue, the room, and experiments carried out for real on a small model."""
 
 import json
-import threading
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from tiny import Here, tiny_store
 
 from aioli.cli import main
 from aioli.data.store import TokenStore
@@ -21,21 +20,6 @@ from aioli.experiments.stores import tokens
 from aioli.experiments.tables import markdown, summary
 from aioli.runs.conducting import Conductor
 from aioli.runs.store import RunStore
-from aioli.runs.work import work
-from tests.tiny import tiny_store
-
-
-class Here:
-    """An executor in this process."""
-
-    workers = 1
-
-    def submit(self, orders):
-        futures = []
-        for order in orders:
-            futures.append(Future())
-            futures[-1].set_result(work(order, threading.Event()))
-        return futures
 
 
 @dataclass(frozen=True)
@@ -290,6 +274,25 @@ def test_a_scarce_group_is_two_percent_of_the_tokens(bench):
     recipe = bench.recipe(EXPERIMENTS["room"], setting)
     sizes = tokens(TokenStore(recipe.data.store))
     assert sizes[setting.scarce] / sum(sizes[g] for g in setting.groups) == pytest.approx(0.02, abs=0.01)
+
+
+def test_a_folder_that_cannot_be_added_to_is_refused_before_training(capsys, tmp_path):
+    """What is there is damaged, or of another profile."""
+    for content, answer in (("{}", "not a file of results"), (None, "has results of --profile paper")):
+        if content is None:
+            whole = {
+                "kind": record.KIND,
+                "schema": record.SCHEMA,
+                "experiment": "ood",
+                "settings": {},
+                "profile": "paper",
+            }
+            content = json.dumps(whole)
+        (tmp_path / "ood.json").write_text(content)
+        assert main(["reproduce", "ood", "-o", str(tmp_path), "--store", str(tmp_path / "runs")]) == 2
+        assert answer in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+    assert not (tmp_path / "runs-data").exists()
 
 
 def test_command(capsys, tmp_path, monkeypatch):

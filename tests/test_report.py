@@ -11,6 +11,7 @@ import subprocess
 import threading
 
 import pytest
+from tiny import tiny_recipe, tiny_store
 
 from aioli.cli import main
 from aioli.methods import create
@@ -21,7 +22,6 @@ from aioli.runs.conducting import Asked, Conductor
 from aioli.runs.job import Setup
 from aioli.runs.local import LocalExecutor
 from aioli.runs.store import RunStore
-from tests.tiny import tiny_recipe, tiny_store
 
 HOSTILE = '</script><img src=x onerror="boom()">&"'
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -1,9 +1,13 @@
 """Data and recipes so small that many runs take seconds."""
 
+import threading
+from concurrent.futures import Future
+
 import numpy as np
 
 from aioli.data import write_store
 from aioli.recipe import build
+from aioli.runs.work import work
 from aioli.train.recipe import TrainRecipe
 
 
@@ -27,3 +31,24 @@ def tiny_recipe(store, **more):
         else:
             plain[key] = value
     return build(TrainRecipe, plain)
+
+
+class Here:
+    """An executor in this process, which counts what it trains."""
+
+    workers = 1
+
+    def __init__(self, endings=()):
+        self.orders, self.endings = [], list(endings)
+
+    def submit(self, orders):
+        return [self.do(order) for order in orders]
+
+    def do(self, order):
+        future = Future()
+        self.orders.append(order["key"])
+        future.set_result(self.endings.pop(0) if self.endings else work(order, threading.Event()))
+        return future
+
+    def close(self):
+        pass

@@ -92,17 +92,16 @@ def run(options: argparse.Namespace) -> int:
 
 def _pieces(experiments: list[Experiment], names: list[str] | None) -> list[tuple[Experiment, Setting]]:
     """Experiments with the settings that are asked for; of several experiments, those that have them."""
+    wanted = {plain_name(name): name for name in names or ()}
     pieces, known = [], set()
     for each in experiments:
-        local = {
-            plain_name(setting.local().name): setting.name for setting in reversed(each.settings) if setting.groups
-        }
-        own = {plain_name(setting.name): setting.name for setting in each.settings}
-        wanted = [(local | own)[plain_name(name)] for name in names or () if plain_name(name) in local | own]
-        known |= {plain_name(name) for name in names or () if plain_name(name) in local | own}
-        if wanted or not names:
-            pieces += [(each, setting) for setting in named(wanted, each.settings)]
-    missing = [name for name in names or () if plain_name(name) not in known]
+        here = {plain_name(setting.local().name): setting.name for setting in reversed(each.settings) if setting.groups}
+        here |= {plain_name(setting.name): setting.name for setting in each.settings}
+        chosen = [here[name] for name in wanted if name in here]
+        known |= set(here)
+        if chosen or not wanted:
+            pieces += [(each, setting) for setting in named(chosen, each.settings)]
+    missing = [name for short, name in wanted.items() if short not in known]
     if missing:
         there = dict.fromkeys(repr(setting.name) for each in experiments for setting in each.settings)
         raise ValueError(f"--settings {missing[0]}: there is no such setting here; there are {', '.join(there)}")
@@ -114,14 +113,9 @@ def _measure(pieces: list[tuple[Experiment, Setting]], profile: Profile, options
     from aioli.experiments import record
     from aioli.train.records import finite
 
-    if options.instructions == [] and any(setting.data == "instructions" for _, setting in pieces):
-        if len({experiment.name for experiment, _ in pieces}) == 1:
-            raise ValueError(
-                "law-instruction needs instruction tasks, one file each: --instructions 'tasks/*.jsonl.gz'"
-            )
-        pieces = [piece for piece in pieces if piece[1].data != "instructions"]
-        print("law-instruction is left out: it needs --instructions", file=sys.stderr)
+    pieces = _possible(pieces, options)
     folder = Path(options.out or f"{RESULTS}/{profile.name}")
+    record.check(folder, {experiment.name for experiment, _ in pieces}, profile.name)
     failed, done = 0, {}
     with executor_of(options) as executor:
         bench = _bench(profile, options, executor)

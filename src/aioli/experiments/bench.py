@@ -73,20 +73,14 @@ class Bench:
 
     def recipe(self, experiment: Experiment, setting: Setting) -> TrainRecipe:
         """What is trained, on which data."""
-        plain = self.profile.recipe(setting, experiment.larger)
         store = self.instructions() if setting.data == "instructions" else self.corpus
         if setting.scarce is not None:
             store = stores.scarce(store, setting.groups, setting.scarce, self.place)
-        plain["data"] = data_of(setting, str(store.path))
-        plain["budget"] = experiment.budget
-        if setting.start is not None:
-            plain["model"] = self._start(setting.start)
-        return build(TrainRecipe, plain, experiment.name)
+        start = self._trained(setting.start) if setting.start is not None and self.profile.mini else None
+        return recipe_of(experiment, setting, self.profile, str(store.path), start)
 
-    def _start(self, start: str) -> dict[str, Any]:
-        """The model that training begins with: Pythia's, or one that is trained here on all groups."""
-        if not self.profile.mini:
-            return {"name": "EleutherAI/pythia-160m", "revision": PYTHIA[start]}
+    def _trained(self, start: str) -> str:
+        """A model that is trained here on all groups, for runs that do not begin afresh."""
         everything = SLIMPAJAMA.local() if self.local else SLIMPAJAMA
         plain = {**self.profile.recipe(everything), "data": data_of(everything, str(self.corpus.path))}
         if start == "half-trained":
@@ -99,7 +93,7 @@ class Bench:
         carried = self.conduct([Asked(BASE, create(BASE), setup.problem(0))], setup, setup)[0]
         if carried.final is None or carried.error is not None:
             raise ValueError(f"the {start} model could not be trained: {carried.error}")
-        return {"name": str(self.runs.run_folder(carried.final.key) / MODEL)}
+        return str(self.runs.run_folder(carried.final.key) / MODEL)
 
     def _comparison(
         self, experiment: Experiment, setting: Setting, recipe: TrainRecipe, seeds: range
@@ -186,6 +180,19 @@ class Fixed:
         """Train it."""
         yield from ()
         return problem.final_static(self.proportions)
+
+
+def recipe_of(
+    experiment: Experiment, setting: Setting, profile: Profile, store: str, trained: str | None = None
+) -> TrainRecipe:
+    """What is trained; `trained`: the model that the small profile begins with, where it does not begin afresh."""
+    plain = {**profile.recipe(setting, experiment.larger), "data": data_of(setting, store)}
+    plain["budget"] = experiment.budget
+    if setting.start is not None and not profile.mini:
+        plain["model"] = {"name": "EleutherAI/pythia-160m", "revision": PYTHIA[setting.start]}
+    elif trained is not None:
+        plain["model"] = {"name": trained}
+    return build(TrainRecipe, plain, experiment.name)
 
 
 def data_of(setting: Setting, store: str) -> dict[str, Any]:

@@ -8,17 +8,15 @@ from typing import Any
 
 from aioli.analysis import STUDIES
 from aioli.analysis.study import AMPLE, AsMethod, Lab
-from aioli.experiments.bench import PYTHIA, data_of
+from aioli.experiments.bench import recipe_of
 from aioli.experiments.catalogue import Experiment
 from aioli.experiments.profiles import Profile
 from aioli.experiments.settings import Setting
 from aioli.methods import create
-from aioli.recipe import build
 from aioli.registry import Carrying
 from aioli.runs.rehearsal import made_up
 from aioli.runs.spec import Planned, Problem, Run, closure
 from aioli.train.presets import check_preset
-from aioli.train.recipe import TrainRecipe
 
 TASKS = 9
 """Instruction tasks, where their names are not known."""
@@ -50,11 +48,7 @@ def plans(experiment: Experiment, setting: Setting, profile: Profile, seeds: int
     named = setting
     if not setting.groups:
         setting = replace(setting, groups=tuple(f"task {k + 1}" for k in range(TASKS)))
-    plain = {**profile.recipe(setting, experiment.larger), "data": data_of(setting, "store")}
-    plain["budget"] = experiment.budget
-    if setting.start is not None and not profile.mini:
-        plain["model"] = {"name": "EleutherAI/pythia-160m", "revision": PYTHIA[setting.start]}
-    recipe = build(TrainRecipe, plain, experiment.name)
+    recipe = recipe_of(experiment, setting, profile, "store")
     if recipe.model.preset is not None:
         check_preset(recipe.model.preset, "model.preset")
     count = experiment.count(seeds or profile.seeds(experiment.name, named))
