@@ -19,7 +19,7 @@ def learn(world, estimator, steps, seed=0, p=None, distort=None):
     round = Round(task, 0, steps, uniform(world.m) if p is None else p)
     trainer = world.trainer(seed)
     log = []
-    for segment in estimator.probes(round):
+    for segment in estimator.probes(estimator.begin(task), round):
         if distort is not None:
             from aioli.protocol import Segment
 

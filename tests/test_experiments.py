@@ -203,6 +203,22 @@ def test_settings_are_added_and_replaced_one_by_one(bench, tmp_path):
     for setting in reversed(IN_DOMAIN[:2]):
         file = record.add(tmp_path, experiment, bench.profile, setting, found)
     assert list(record.load(file)["settings"]) == ["arxiv/stackexchange", "github/c4"]  # the paper's order
+    # what is recorded already is found again, but not for other seeds or another setting, and not if something failed
+    asked = bench.asked(experiment, A_SE, 1)
+    assert record.known(tmp_path, experiment, A_SE, asked)["asked"] == asked
+    assert record.known(tmp_path, experiment, A_SE, bench.asked(experiment, A_SE, 2)) is None
+    assert record.known(tmp_path, experiment, IN_DOMAIN[1], bench.asked(experiment, IN_DOMAIN[1], 1)) is None
+    assert record.known(tmp_path / "elsewhere", experiment, A_SE, asked) is None
+    found["comparison"]["scores"][0]["failed"] = {"0": "why"}
+    record.add(tmp_path, experiment, bench.profile, A_SE, found)
+    assert record.known(tmp_path, experiment, A_SE, asked) is None
+    (tmp_path / "remarks.md").write_text("Said by hand.\n\n## overview\n\nAll in all.\n\n## ablations\n\nFrankly.\n")
+    text = markdown(record.load_all(tmp_path), "here", record.remarks(tmp_path))
+    assert text.index("All in all.") < text.index("## ablations") < text.index("Frankly.")
+    assert "Said by hand" not in text
+    (tmp_path / "remarks.md").write_text("## nothing\n")
+    with pytest.raises(ValueError, match="is no experiment"):
+        record.remarks(tmp_path)
     (tmp_path / "greedy.json").write_text("{}")
     with pytest.raises(ValueError, match="not a file of results"):
         record.load_all(tmp_path)

@@ -302,15 +302,17 @@ def aioli_pooled(
     problem: Problem,
     *,
     rounds: int | None = None,
-    k: int | None = None,
+    k: int | None = 2,
     eps: float = 0.5,
-    delta: float | None = None,
+    delta: float | None = 0.9,
+    first: float | None = 0.3,
     eta: float = 3.0,
     gamma: float | None = 0.0,
     discount: float = 0.9,
     shrink: bool = True,
-    caution: float = 2.0,
+    caution: float = 1.0,
     doubt: float = 0.5,
+    after: float = 0.1,
     until: float = 0.5,
     around: Literal["uniform", "current"] = "current",
     floors: Vector = None,
@@ -319,7 +321,8 @@ def aioli_pooled(
     S_init: int = 0,
 ) -> Run:
     """Ours: one regression over the sweeps of all rounds; neither noise nor targets that disagree move p (E33)."""
-    sweep = PooledSweep(InterleavedSweep(k, eps, delta, "mirrored", around), discount, shrink, caution, doubt, until)
+    intervals = InterleavedSweep(k, eps, delta, "mirrored", around)
+    sweep = PooledSweep(intervals, discount, shrink, caution, doubt, after, until, first)
     low, high = _bounds(problem, floors, caps)
     egd = EGD(eta, **_memory(gamma), floors=low, caps=high)
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)

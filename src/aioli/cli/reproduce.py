@@ -29,7 +29,8 @@ EXAMPLES = """examples:
   aioli reproduce unrestricted --profile paper --dry-run  what the paper trained, and how much that is
   aioli reproduce --show aioli-results/mini -o results.md all results as tables, next to the paper's
 
-Interrupt it at any time: the same command goes on, and runs that are equal are trained once.
+Interrupt it at any time: the same command goes on, runs that are equal are trained once, and what is recorded in DIR
+already (same data, settings and versions) is not measured again, on this machine or another one.
 """
 
 
@@ -58,6 +59,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     command.add_argument("--settings", dest="chosen", nargs="+", metavar="SETTING", help="only these data settings")
     command.add_argument("--seeds", type=int, metavar="N", help="paired seeds (default: 3 or 5, see --list)")
+    command.add_argument("--again", action="store_true", help="also measure what is recorded already")
     command.add_argument("--dry-run", action="store_true", help="say what would be trained")
     command.add_argument("--show", metavar="DIR", help="results that are there, as Markdown, next to the paper's")
     command.add_argument(
@@ -111,7 +113,6 @@ def _pieces(experiments: list[Experiment], names: list[str] | None) -> list[tupl
 def _measure(pieces: list[tuple[Experiment, Setting]], profile: Profile, options: argparse.Namespace) -> int:
     need("train", "torch", "transformers", "accelerate", "pydantic", "yaml")
     from aioli.experiments import record
-    from aioli.train.records import finite
 
     pieces = _possible(pieces, options)
     folder = Path(options.out or f"{RESULTS}/{profile.name}")
@@ -124,11 +125,8 @@ def _measure(pieces: list[tuple[Experiment, Setting]], profile: Profile, options
                 setting = setting.local()
                 if len(setting.groups) < 2 or (experiment.name, setting.name) in done:
                     continue
-            seeds = options.seeds or profile.seeds(experiment.name, setting)
-            if not (options.quiet or options.json):
-                print(f"{experiment.name}: {setting.name}, {seeds} seed{'s' if seeds > 1 else ''}", file=sys.stderr)
             try:
-                found = finite(bench.measure(experiment, setting, seeds))
+                found = _one(bench, experiment, setting, folder, options)
             except ValueError as error:  # the others go on
                 if len(pieces) == 1:
                     raise
@@ -137,12 +135,32 @@ def _measure(pieces: list[tuple[Experiment, Setting]], profile: Profile, options
                 continue
             done[experiment.name, setting.name] = found
             failed += sum(bool(score["failed"]) for score in found.get("comparison", {}).get("scores", ()))
-            file = record.add(folder, experiment, profile, setting, found)
-            if not options.json:
-                say(_words(experiment, setting, found) + f"\n\nwritten: {file}\n")
     if options.json:
         say(json.dumps({f"{name}: {setting}": found for (name, setting), found in done.items()}, indent=1))
     return 1 if failed else 0
+
+
+def _one(
+    bench: Bench, experiment: Experiment, setting: Setting, folder: Path, options: argparse.Namespace
+) -> dict[str, Any]:
+    """What is found in one setting: recorded already, or measured and recorded."""
+    from aioli.experiments import record
+    from aioli.train.records import finite
+
+    seeds = options.seeds or bench.profile.seeds(experiment.name, setting)
+    known = (
+        None if options.again else record.known(folder, experiment, setting, bench.asked(experiment, setting, seeds))
+    )
+    if not (options.quiet or options.json):
+        already = ", recorded already (--again measures it anew)" if known else ""
+        print(f"{experiment.name}: {setting.name}, {seeds} seed{'s' if seeds > 1 else ''}{already}", file=sys.stderr)
+    found: dict[str, Any] = known or finite(bench.measure(experiment, setting, seeds))
+    file = folder / f"{experiment.name}.json"
+    if known is None:
+        file = record.add(folder, experiment, bench.profile, setting, found)
+    if not options.json:
+        say(_words(experiment, setting, found) + f"\n\n{'written' if known is None else 'read'}: {file}\n")
+    return found
 
 
 def _possible(
@@ -243,11 +261,12 @@ def _list(as_json: bool) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from aioli.experiments.record import load_all
+    from aioli.experiments.record import load_all, remarks
     from aioli.experiments.tables import markdown
     from aioli.files import write_text
 
-    text = markdown(load_all(Path(options.show)), options.show)
+    folder = Path(options.show)
+    text = markdown(load_all(folder), options.show, remarks(folder))
     if options.out is None:
         say(text.rstrip())
     else:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aioli.analysis.asking import ask, found, on_one_schedule
+from aioli.config import content_hash
 from aioli.data.store import TokenStore
 from aioli.experiments import stores
 from aioli.experiments.catalogue import Experiment
@@ -28,7 +29,7 @@ from aioli.runs.job import Setup
 from aioli.runs.spec import Problem, Run
 from aioli.runs.store import RunStore
 from aioli.train.layout import MODEL
-from aioli.train.recipe import TrainRecipe
+from aioli.train.recipe import ModelChoice, TrainRecipe
 
 SWEEP = "grid-search"
 """The method whose gain is the room."""
@@ -59,25 +60,45 @@ class Bench:
         began = time.monotonic()
         recipe = self.recipe(experiment, setting)
         kind = self._study if experiment.study is not None else self._comparison
-        seeds = experiment.count(seeds)
-        content = kind(experiment, setting, recipe, range(seeds))
+        content = kind(experiment, setting, recipe, range(experiment.count(seeds)))
         train = recipe.train.model_dump(mode="json", exclude_defaults=True)
-        about = {"model": str(recipe.model.preset or setting.start), "train": train, "budget": recipe.budget}
+        about = {"model": setting.start or words_of(recipe.model), "train": train, "budget": recipe.budget}
         return {
             "groups": recipe.data.groups or list(TokenStore(recipe.data.store).groups),
-            "seeds": list(range(seeds)),
+            "seeds": list(range(experiment.count(seeds))),
+            "asked": self.asked(experiment, setting, seeds),
             "recipe": about,
             "made": made(TokenStore(recipe.data.store), time.monotonic() - began),
             **content,
         }
 
+    def asked(self, experiment: Experiment, setting: Setting, seeds: int) -> str:
+        """A hash of all that decides what is found: what has it already need not be measured again."""
+        recipe = recipe_of(experiment, setting, self.profile, str(self._data(setting).path))
+        what = {
+            "experiment": experiment.name,
+            "setting": setting.name,
+            "seeds": experiment.count(seeds),
+            "setup": Setup.of(recipe, gpu=self.gpu).content,
+            "weights": recipe.data.weights,
+            "steps": recipe.train.steps,
+            "budget": recipe.budget,
+            "methods": experiment.asked(setting, self.profile),
+            "study": experiment.study,
+            "options": experiment.options(setting, self.profile),
+        }
+        return content_hash(what)
+
     def recipe(self, experiment: Experiment, setting: Setting) -> TrainRecipe:
         """What is trained, on which data."""
-        store = self.instructions() if setting.data == "instructions" else self.corpus
-        if setting.scarce is not None:
-            store = stores.scarce(store, setting.groups, setting.scarce, self.place)
         start = self._trained(setting.start) if setting.start is not None and self.profile.mini else None
-        return recipe_of(experiment, setting, self.profile, str(store.path), start)
+        return recipe_of(experiment, setting, self.profile, str(self._data(setting).path), start)
+
+    def _data(self, setting: Setting) -> TokenStore:
+        store = self.instructions() if setting.data == "instructions" else self.corpus
+        if setting.scarce is None:
+            return store
+        return stores.scarce(store, setting.groups, setting.scarce, self.place)
 
     def _trained(self, start: str) -> str:
         """A model that is trained here on all groups, for runs that do not begin afresh."""
@@ -193,6 +214,12 @@ def recipe_of(
     elif trained is not None:
         plain["model"] = {"name": trained}
     return build(TrainRecipe, plain, experiment.name)
+
+
+def words_of(model: ModelChoice) -> str:
+    """A model in a few words."""
+    changes = "".join(f", {name}={value}" for name, value in model.config.items())
+    return model.preset + changes if model.preset is not None else f"{model.name}, {model.revision}"
 
 
 def data_of(setting: Setting, store: str) -> dict[str, Any]:

@@ -71,7 +71,7 @@ SENSITIVITY = (
     *(f"aioli:delta={value}" for value in (0.064, 0.096, 0.128)),
     *(f"aioli:gamma={value}" for value in ("null", 0.1, 0.5)),
 )
-LATER = {"at": (0.25,), "ahead": 125, "starts": 1}
+LATER = {"at": (0.25,), "ahead": 75, "starts": 1}
 """From a trained model: forks at a quarter of the run, for a quarter."""
 EXPERIMENTS = {
     each.name: each

@@ -8,7 +8,7 @@ from typing import Any
 
 from aioli.analysis import STUDIES
 from aioli.analysis.study import AMPLE, AsMethod, Lab
-from aioli.experiments.bench import recipe_of
+from aioli.experiments.bench import recipe_of, words_of
 from aioli.experiments.catalogue import Experiment
 from aioli.experiments.profiles import Profile
 from aioli.experiments.settings import Setting
@@ -71,7 +71,7 @@ def plans(experiment: Experiment, setting: Setting, profile: Profile, seeds: int
     return Dry(
         experiment.name,
         setting.name,
-        str(recipe.model.preset or f"{recipe.model.name}, {recipe.model.revision}"),
+        words_of(recipe.model),
         problem.steps,
         count,
         many * len(runs),

@@ -32,7 +32,10 @@ BASELINES: dict[tuple[str, str, str], Settings] = {
 }
 """What it changed for others (Appendix E)."""
 ONLINE = ("aioli", "aioli-diagonal", "aioli-ood", "aioli-pooled")
-MINI_ROUNDS = 10
+MINI_ROUNDS = {"aioli-pooled": 10}
+"""Of the small profile; others have 5, for rounds of 200 steps and intervals of at least four."""
+SMALL: dict[str, Any] = {"preset": "tiny", "config": {"num_hidden_layers": 1}}
+"""The model of the small profile: one layer of width 64."""
 MANY = 4
 """Groups beyond which the paper trains eight times as long."""
 
@@ -52,16 +55,11 @@ class Profile:
     def recipe(self, setting: Setting, larger: bool = False) -> dict[str, Any]:
         """What `aioli train` would be told, without the data and the model that training begins with."""
         if self.mini:
+            train: dict[str, Any] = {"steps": 1000, "batch": 8, "lr": 2e-3 if larger else 3e-3}
             if setting.start is not None:  # instruction tasks are small, and no example is to be seen often
-                steps = 200 if setting.data == "instructions" else 500
-                return {"model": "tiny", "train": {"steps": steps, "batch": 16, "lr": 1e-3}, "val": {"final": 1000}}
-            lr = 2e-3 if larger else 4e-3
-            return {
-                "model": "tiny-128" if larger else "tiny",
-                "train": {"steps": 2000, "batch": 16, "lr": lr},
-                "val": {"final": 1000},
-            }
-        train: dict[str, Any] = {"steps": 40_000 if setting.m > MANY else 5_000, "batch": 8, "warmup": 500}
+                train = {"steps": 200 if setting.data == "instructions" else 300, "batch": 16, "lr": 1e-3}
+            return {"model": "tiny-128" if larger else SMALL, "train": train, "val": {"final": 1000, "share": 0.1}}
+        train = {"steps": 40_000 if setting.m > MANY else 5_000, "batch": 8, "warmup": 500}
         train |= {"lr": 3e-4, "floor": 1 / 3} if larger else {"lr": 5e-4, "floor": 0.2}  # both down to 1e-4 (E28)
         if setting.data == "instructions":
             train = {"steps": 1000, "batch": 8, "lr": 1e-5, "warmup": 100, "floor": 0.0}
@@ -80,7 +78,7 @@ class Profile:
         name = "unrestricted" if experiment in ("ablations", "sensitivity", "proportions", "downstream") else experiment
         if method.startswith("aioli"):
             if self.mini:
-                return {"rounds": MINI_ROUNDS} if method in ONLINE or method.startswith("aioli+") else {}
+                return {"rounds": MINI_ROUNDS.get(method, 5)} if method in ONLINE or method.startswith("aioli+") else {}
             tuned = {} if method == "aioli-pooled" else dict(TUNED.get((name, setting.name), {}))
             base = BASELINES.get((method.removeprefix("aioli+"), name, setting.name), {})
             return {**tuned, "base": dict(base)} if method.startswith("aioli+") and base else tuned
@@ -88,6 +86,6 @@ class Profile:
 
 
 PROFILES = {
-    "mini": Profile("mini", "two CPU cores: a model of two layers, 2,000 steps of 1,024 tokens, half a minute a run"),
+    "mini": Profile("mini", "two CPU cores: a model of one layer, 1,000 steps of 512 tokens, about 13 seconds a run"),
     "paper": Profile("paper", "the paper's: Pythia-160M or 1.4B, SlimPajama-6B, 5,000 or 40,000 steps; needs GPUs"),
 }

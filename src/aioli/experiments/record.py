@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
@@ -20,6 +21,7 @@ from aioli.files import locked, read_json, write_json
 from aioli.train.records import finite
 
 KIND, SCHEMA = "aioli experiment", 1
+REMARKS = "remarks.md"
 
 
 def add(folder: Path, experiment: Experiment, profile: Profile, setting: Setting, found: Mapping[str, Any]) -> Path:
@@ -58,6 +60,16 @@ def load(file: Path) -> dict[str, Any]:
     return found
 
 
+def known(folder: Path, experiment: Experiment, setting: Setting, asked: str) -> dict[str, Any] | None:
+    """What is recorded of a setting, if it is what would be measured now and nothing failed."""
+    file = folder / f"{experiment.name}.json"
+    found = load(file)["settings"].get(setting.name) if file.exists() else None
+    if found is None or found.get("asked") != asked:
+        return None
+    whole = not any(score["failed"] for score in found.get("comparison", {}).get("scores", ()))
+    return dict(found) if whole else None
+
+
 def check(folder: Path, names: Iterable[str], profile: str) -> None:
     """Refuse, before anything is trained, a folder whose files cannot be added to."""
     if folder.exists() and not os.access(folder, os.W_OK):
@@ -74,6 +86,19 @@ def load_all(folder: Path) -> dict[str, dict[str, Any]]:
     found = {name: load(file) for name, file in there if file.is_file()}
     if not found:
         raise ValueError(f"there are no results in {folder}; make some with aioli reproduce NAME -o {folder}")
+    return found
+
+
+def remarks(folder: Path) -> dict[str, str]:
+    """What `remarks.md` in the folder says of experiments, under a heading for each; none if there is no such file."""
+    file = folder / REMARKS
+    if not file.is_file():
+        return {}
+    parts = re.split(r"^## +(.+?) *$", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    found = dict(zip(parts[1::2], (text.strip() for text in parts[2::2]), strict=True))
+    for name in found:
+        if name != "overview" and name not in EXPERIMENTS:
+            raise ValueError(f"{file} has a heading {name!r}, which is no experiment; use overview or one of --list")
     return found
 
 

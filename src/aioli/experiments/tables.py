@@ -23,12 +23,13 @@ RENDER: dict[str, Callable[[Results], list[Block]]] = {
     "greedy": studies.greedy,
 }
 """How an experiment is shown; the others are differences from stratified."""
+OVERVIEW = "overview"
 HEAD = """# Results
 
 Every number on this page was measured by `aioli reproduce` and stands in `{folder}`; the page is made from there by
 `aioli reproduce --show`. *(In brackets: what the paper prints.)* Differences are paired by seed and come with 95%
-intervals (Student's t over seeds), bold where they exclude zero. The small profile trains a model of two layers for
-minutes, the paper Pythia-160M for hours on a GPU: perplexities cannot be compared, signs and orders can.
+intervals (Student's t over seeds), bold where they exclude zero. The small profile trains a model of one layer for
+seconds, the paper Pythia-160M for hours on a GPU: perplexities cannot be compared, signs and orders can.
 
 The **room** of a setting is what the best of ten static mixtures gains over stratified, chosen on validation data and
 judged on test data. Where its interval covers zero there is nothing to win, and methods are not ranked.
@@ -44,16 +45,21 @@ def summary(name: str, setting: str, found: Mapping[str, Any]) -> tuple[str, lis
     return title, list(table["header"]), [list(row) for row in table["rows"]], list(found["words"])
 
 
-def markdown(results: Mapping[str, Results], folder: str = "results/mini") -> str:
-    """All results of a folder."""
+def markdown(
+    results: Mapping[str, Results], folder: str = "results/mini", remarks: Mapping[str, str] | None = None
+) -> str:
+    """All results of a folder, with what somebody remarks on them, by experiment."""
+    remarks = remarks or {}
     parts = [HEAD.format(folder=folder)]
     parts += [_block(block) for block in comparisons.overview(results)]
+    parts += [remarks[OVERVIEW]] if OVERVIEW in remarks else []
     for name, found in results.items():
         experiment = EXPERIMENTS[name]
         shows = "ours" if experiment.shows == "–" else f"the paper's {experiment.shows}"
         parts.append(f"## {name}\n\n{experiment.about[0].upper()}{experiment.about[1:]} ({shows}). {made_with(found)}")
         blocks = RENDER.get(name, comparisons.differences)(found)
         parts += [_block(block) for block in blocks]
+        parts += [remarks[name]] if name in remarks else []
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

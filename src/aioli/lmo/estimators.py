@@ -49,7 +49,7 @@ class SkillGraph:
             raise ValueError(f"graph has shape {shape} but there are {task.targets} targets and {task.m} groups")
         return {}
 
-    def probes(self, round: Round) -> list[Segment]:
+    def probes(self, state: State, round: Round) -> list[Segment]:
         """None: the graph and the losses are enough."""
         return []
 
@@ -94,7 +94,7 @@ class ExcessLoss:
         """The last excess loss of each group: none yet."""
         return {"last": np.zeros(task.m)}
 
-    def probes(self, round: Round) -> list[Segment]:
+    def probes(self, state: State, round: Round) -> list[Segment]:
         """The round itself, loss-weighted."""
         return _one_step(round, self.needs, "loss")
 
@@ -132,7 +132,7 @@ class GradientInner:
         """Nothing to remember."""
         return {}
 
-    def probes(self, round: Round) -> list[Segment]:
+    def probes(self, state: State, round: Round) -> list[Segment]:
         """The round itself, loss-weighted."""
         r = self.r if self.r is not None else (0.25 if round.task.m <= 2 else 0.5)
         return _one_step(round, self.needs, "loss", r)

@@ -8,7 +8,7 @@ standard errors; contrasts between groups are shrunk by them (empirical Bayes), 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from aioli.lmo.sweep import InterleavedSweep
 from aioli.lmo.task import VAL, Estimate, Round, Start, Task
 from aioli.protocol import Observation, Segment, State, Weighting
 from aioli.simplex import Array
+
+JUDGED = 2
+"""Sweeps after which it is judged whether targets disagree so much that the mixture had better stay."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,13 @@ class PooledSweep:
     empirical Bayes."""
     doubt: float = 0.0
     """How many times the standard error over targets their mean contrasts must amount to: where targets pull against
-    each other, what is left of their sum is no reason to move."""
+    each other, what is left of their sum is no reason to move. Once that is clear in spite of the noise, sweeps end."""
+    after: float = 0.0
+    """Share of the run before the first sweep: while a model learns which tokens are frequent, contrasts say little."""
     until: float = 1.0
     """Share of the run in which rounds begin with a sweep; after it the mixture stays."""
+    first: float | None = None
+    """Share of the round that sweeps take while it is not known whether several targets agree; None: as always."""
     start: Start = field(default="always", init=False, repr=False)
     needs: frozenset[str] = field(default=VAL, init=False, repr=False)
     weighting: Weighting = field(default="sample", init=False, repr=False)
@@ -47,20 +54,27 @@ class PooledSweep:
             raise ValueError(f"caution={self.caution} must be at least 1")
         if not self.doubt >= 0.0:
             raise ValueError(f"doubt={self.doubt} must not be negative")
-        if not 0.0 < self.until <= 1.0:
-            raise ValueError(f"until={self.until} is not a share of the run; use 0 < until <= 1")
+        if not 0.0 <= self.after < self.until <= 1.0:
+            raise ValueError(f"after={self.after}, until={self.until}: use shares of the run, 0 <= after < until <= 1")
+        replace(self.sweep, delta=self.first)  # refuses what is no share
         if self.sweep.diagonal:
             raise ValueError("a pooled sweep estimates contrasts between groups; diagonal=True has none")
 
     def begin(self, task: Task) -> State:
         """The sums that the regression needs, which do not grow with the rounds."""
         m, n = task.m, task.targets
-        return {"gram": np.zeros((m, m)), "cross": np.zeros((m, n)), "power": 0.0, "count": 0.0, "fixed": 0.0}
+        sums = {"gram": np.zeros((m, m)), "cross": np.zeros((m, n)), "power": 0.0, "count": 0.0, "fixed": 0.0}
+        return {**sums, "rounds": 0, "settled": False}
 
-    def probes(self, round: Round) -> list[Segment]:
-        """Those of the sweep, for as long as there are any."""
-        over = round.t > 0 and round.t * round.steps >= self.until * round.task.steps
-        return [] if over else self.sweep.probes(round)
+    def probes(self, state: State, round: Round) -> list[Segment]:
+        """Those of the sweep, from `after` to `until`; short ones at first where targets may disagree."""
+        begun, steps = round.t * round.steps, round.task.steps
+        if state["settled"] or begun < self.after * steps or (begun and begun >= self.until * steps):
+            return []
+        if self.first is None or round.task.targets == 1 or state["rounds"] >= JUDGED:
+            return self.sweep.probes({}, round)
+        least = round.task.m * self.sweep.sweeps(round.task.m) / round.steps
+        return replace(self.sweep, delta=max(self.first, least)).probes({}, round)
 
     def estimate(
         self, state: State, round: Round, start: Array | None, log: Sequence[Observation]
@@ -84,6 +98,8 @@ class PooledSweep:
             "power": keep * state["power"] + float(((Yc @ weights) ** 2).sum()),
             "count": keep * state["count"] + float(K),
             "fixed": keep * state["fixed"] + float(nuisance.shape[1]),
+            "rounds": state["rounds"] + 1,
+            "settled": False,
         }
         inverse = np.linalg.pinv(new["gram"], rcond=1e-9, hermitian=True)
         contrasts = (inverse @ new["cross"]).T  # (n, m), each row sums to 0
@@ -95,6 +111,8 @@ class PooledSweep:
             return new, Estimate(A, pull=np.zeros(round.task.m))
         V = left / free * inverse
         apart = self.doubt**2 * _disagreement(contrasts, weights)
+        noise = self.caution * float(np.trace(V))
+        new["settled"] = new["rounds"] >= JUDGED and float(theta @ theta) + noise < apart
         pull = _shrink(theta, V, self.caution, apart) if self.shrink else theta
         return new, Estimate(A, pull, np.sqrt(np.maximum(np.diag(V), 0.0)))
 

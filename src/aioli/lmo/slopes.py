@@ -65,7 +65,7 @@ class ScalingSlope:
             "share": uniform(task.m),
         }
 
-    def probes(self, round: Round) -> list[Segment]:
+    def probes(self, state: State, round: Round) -> list[Segment]:
         """The round itself."""
         return [Segment(round.p, round.steps, self.needs, tag="train")]
 

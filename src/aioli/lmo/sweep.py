@@ -103,7 +103,7 @@ class InterleavedSweep:
             return P
         return np.stack([within(row, *round.bounds) for row in P])
 
-    def probes(self, round: Round) -> list[Segment]:
+    def probes(self, state: State, round: Round) -> list[Segment]:
         """m·k intervals of equal length."""
         m = round.task.m
         length = self.interval(m, round.steps)

@@ -98,7 +98,7 @@ class Estimator(Protocol):
         """What it remembers before the first round; refuses settings that cannot work for this task."""
         ...
 
-    def probes(self, round: Round) -> list[Segment]:
+    def probes(self, state: State, round: Round) -> list[Segment]:
         """The segments to train before A^t is known, taken out of the round's steps."""
         ...
 

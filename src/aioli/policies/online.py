@@ -138,7 +138,7 @@ class Online:
         """The round's probes, which are asked for at every interval; the state carries them as a memo."""
         memo = state.get("_probes")
         if memo is None or memo[0] != round.t:
-            memo = state["_probes"] = (round.t, self.estimator.probes(round))
+            memo = state["_probes"] = (round.t, self.estimator.probes(state["estimator"], round))
         probes: list[Segment] = memo[1]
         return probes
 

@@ -26,7 +26,7 @@ from aioli.train.recipe import ModelChoice, TrainRecipe
 if TYPE_CHECKING:
     from aioli.runs.store import RunStore
 
-RESULTS = 1
+RESULTS = 2
 """Raised whenever the same job would give other numbers than before: what was stored is then not found again."""
 
 

@@ -25,7 +25,7 @@ from aioli.train.optimizer import Schedule
 from aioli.train.probes import Validation
 from aioli.train.problem import problem_of
 from aioli.train.recipe import TrainRecipe
-from aioli.train.validation import BUDGET, FORWARD_SHARE, LOOKS, OVERVIEW, budget, looks, subset
+from aioli.train.validation import FORWARD_SHARE, LOOKS, OVERVIEW, budget, looks, subset
 
 FEW = 8
 """Validation sequences of a target below which a look is mostly noise."""
@@ -79,7 +79,7 @@ def worth_knowing(recipe: TrainRecipe, policy: RulePolicy, validation: Validatio
     count, found = looks(policy), []
     sequences, trained = len(validation.ids), recipe.train.steps * recipe.train.batch
     share = FORWARD_SHARE * count * sequences / trained
-    if share > 1.5 * BUDGET:
+    if share > 1.5 * recipe.val.share:
         found.append(
             f"{count} looks at {sequences} validation sequences will take about {share:.0%} of the training compute; "
             "use fewer rounds, a smaller k, or larger batches"
@@ -88,7 +88,7 @@ def worth_knowing(recipe: TrainRecipe, policy: RulePolicy, validation: Validatio
         each = sequences // validation.targets
         found.append(
             f"each look takes {each} validation sequence{'s' * (each != 1)} of each target, which is little to learn "
-            "from; use fewer rounds or a larger val.tokens"
+            "from; use fewer rounds or a larger val.share"
         )
     return found
 
@@ -119,7 +119,8 @@ def build_engine(
         world=world,
     )
     count = looks(policy)
-    each = budget(count, train.steps, train.batch * store.context, store.context, n) if count else 1
+    tokens = train.batch * store.context
+    each = budget(count, train.steps, tokens, store.context, n, recipe.val.share) if count else 1
     if recipe.val.tokens is not None:
         each = max(1, recipe.val.tokens // (n * store.context))
     validation = subset(store, targets, "val", each, recipe.seed, recipe.val.batch)

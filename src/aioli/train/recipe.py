@@ -87,7 +87,9 @@ class ValChoice(Section):
     """How the validation loss is looked at while training."""
 
     tokens: int | None = Field(default=None, ge=1)
-    """Tokens of all targets in each look that the method asks for; left out: for 4% of the training compute in all."""
+    """Tokens of all targets in each look that the method asks for; left out: as many as `share` allows."""
+    share: float = Field(default=0.04, gt=0, le=1)
+    """Share of the training compute that all these looks together may take."""
     batch: int = Field(default=64, ge=1)
     """Sequences in one forward pass."""
     every: int | None = Field(default=None, ge=0)

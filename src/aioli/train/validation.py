@@ -16,9 +16,8 @@ from aioli.train.probes import IGNORED, Validation
 
 FORWARD_SHARE = 0.4
 """A forward pass alone, in units of a training step on the same tokens: a third, and something for small batches."""
-BUDGET, OVERVIEW = 0.04, 0.01
-"""Shares of the training compute that looks at the validation loss may take, unless it is said otherwise: those that a
-policy asks for, and those for the journal."""
+OVERVIEW = 0.01
+"""Share of the training compute that looks for the journal take; those that a policy asks for: `val.share`."""
 LOOKS = 10
 """How often a run is looked at for its journal, unless it is said otherwise."""
 
@@ -60,6 +59,6 @@ def looks(policy: RulePolicy) -> int:
     return count
 
 
-def budget(count: int, steps: int, batch_tokens: int, context: int, targets: int, share: float = BUDGET) -> int:
+def budget(count: int, steps: int, batch_tokens: int, context: int, targets: int, share: float) -> int:
     """Sequences of each target that keep so many looks within a share of the training compute; at least one."""
     return max(1, int(share * steps * batch_tokens / (FORWARD_SHARE * count * context * targets)))
