@@ -324,3 +324,54 @@ def test_ado_follows_slope_times_credit_smoothed_in_time():
         mean = mean + (wish - mean) / count
         np.testing.assert_allclose(policy.report()["p"], p / p.sum(), rtol=1e-9)
         assert segment.steps == 10
+
+
+def swept(A, targets_weights=None, **settings):
+    """The steps of each sweep interval by round, in a linear world without noise."""
+    A = np.asarray(A)
+    world = LinearWorld(A, np.full(len(A), 5.0), 2000)
+    sweep = InterleavedSweep(k=2, delta=0.9, order="mirrored", around="current", eps=0.5)
+    rules = Online(PooledSweep(sweep, doubt=0.5, after=0.1, until=0.5, first=0.3, **settings), EGD(3.0, "ema(0)"), 10)
+    policy, trainer = (
+        RulePolicy(rules, Task(A.shape[1], 2000, len(A), target_weights=targets_weights)),
+        world.trainer(0),
+    )
+    found = {}
+    while (segment := policy.ask()) is not None:
+        if segment.tag.startswith("sweep"):
+            found.setdefault(trainer.step // 200, []).append(segment.steps)
+        policy.tell(trainer.advance(segment))
+    return found, policy.report()
+
+
+def test_a_single_target_is_swept_for_long_from_a_tenth_of_the_run_to_half_of_it():
+    found, told = swept([[1e-3, 0.0, 0.5e-3]])
+    assert found == {t: [30] * 6 for t in (1, 2, 3, 4)}
+    assert np.argmax(told["p"]) == 0
+
+
+def test_sweeps_are_short_until_targets_are_known_to_agree_and_end_where_they_do_not():
+    own = np.diag([1e-3, 0.9e-3, 1.1e-3])
+    found, told = swept(own)
+    assert found == {1: [10] * 6, 2: [10] * 6}
+    np.testing.assert_allclose(told["p"], 1 / 3, atol=1e-9)
+    found, told = swept([[1e-3, 0.0, 0.5e-3], [0.9e-3, 0.1e-3, 0.5e-3], [1e-3, 0.1e-3, 0.4e-3]])
+    assert found == {1: [10] * 6, 2: [10] * 6, 3: [30] * 6, 4: [30] * 6}
+    assert np.argmax(told["p"]) == 0
+    found, told = swept(own, (8.0, 1.0, 1.0))  # one target that counts eight times is not outvoted
+    assert len(found) == 4
+    assert np.argmax(told["p"]) == 0
+
+
+def test_rounds_too_short_for_careful_sweeps_are_swept_as_shortly_as_they_can_be():
+    task = Task(4, 100, 4)
+    sweep = PooledSweep(InterleavedSweep(k=2, delta=0.9, order="mirrored"), first=0.3)
+    probes = sweep.probes(sweep.begin(task), Round(task, 0, 10, uniform(4)))
+    assert [segment.steps for segment in probes] == [1] * 8
+
+
+def test_when_sweeps_begin_and_end_is_checked():
+    with pytest.raises(ValueError, match="0 <= after < until <= 1"):
+        PooledSweep(after=0.5, until=0.5)
+    with pytest.raises(ValueError, match="delta=2"):
+        PooledSweep(first=2.0)
