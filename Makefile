@@ -37,7 +37,7 @@ bench: .venv/.installed
 	$(BIN)/python benchmarks/laws.py
 
 # make results DATA=corpus INSTRUCTIONS=tasks   every experiment of the small profile, and the page of their tables
-results: .venv/.installed
+results: .venv/.dev
 	$(BIN)/aioli reproduce all --data $(DATA) $(if $(INSTRUCTIONS),--instructions $(INSTRUCTIONS)) -o results/mini
 	$(BIN)/aioli reproduce --show results/mini -o docs/results.md
 
