@@ -320,7 +320,7 @@ def aioli_pooled(
     p_init: Vector = None,
     S_init: int = 0,
 ) -> Run:
-    """Ours: one regression over the sweeps of all rounds; neither noise nor targets that disagree move p (E33)."""
+    """Ours: one regression over the sweeps of all rounds; noise moves p little, targets that disagree do not (E33)."""
     intervals = InterleavedSweep(k, eps, delta, "mirrored", around)
     sweep = PooledSweep(intervals, discount, shrink, caution, doubt, after, until, first)
     low, high = _bounds(problem, floors, caps)

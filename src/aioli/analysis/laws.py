@@ -49,7 +49,7 @@ def _report(lab: Lab, L: Array, forks: list[Fork], fits: dict[str, tuple[Array, 
         (name, f"{mse.mean():.2g}", f"{r2.mean():.3f}", *(f"{v:.3f}" for v in r2)) for name, (mse, r2) in fits.items()
     )
     exact = len(P) <= lab.problem.m + 1
-    noise = float(L.std(0, ddof=1).mean()) if len(L) > 1 else None
+    noise = _noise(L)
     words = [
         f"{len(P)} mixtures; static: {len(L)} seed{'s' * (len(L) > 1)} of {lab.problem.steps} steps; dynamic: forks of "
         f"{lab.steps_ahead} steps from {len({f.name for f in forks})} parents, one seed."
@@ -59,7 +59,10 @@ def _report(lab: Lab, L: Array, forks: list[Fork], fits: dict[str, tuple[Array, 
             f"{len(P)} mixtures are no more than the log-linear law has parameters: its fit is exact and says nothing."
         )
     if noise is not None:
-        words.append(f"Noise between seeds: {noise:.2g} on average; an MSE near {noise**2:.1g} is as good as it gets.")
+        words.append(
+            f"Noise of a loss, beyond what a seed shifts all mixtures by: {noise:.2g}; an MSE below {noise**2:.1g} is "
+            "as good as it gets."
+        )
     data = {
         "setting": lab.setting,
         "targets": list(targets),
@@ -75,6 +78,15 @@ def _report(lab: Lab, L: Array, forks: list[Fork], fits: dict[str, tuple[Array, 
     }
     tables = (Table("Fit of mixing laws", header, rows),)
     return Analysis("laws", f"Mixing laws: {lab.setting}", tuple(words), tables, _figures(lab, L, forks), data)
+
+
+def _noise(L: Array) -> float | None:
+    """Of a loss (seeds, mixtures, targets), without what all mixtures of a seed share: a law's c takes it up."""
+    seeds, mixtures, targets = L.shape
+    if seeds < 2 or mixtures < 2:
+        return None
+    left = L - L.mean(0) - L.mean(1, keepdims=True) + L.mean((0, 1))
+    return float(np.sqrt((left**2).sum() / ((seeds - 1) * (mixtures - 1) * targets)))
 
 
 def _lines(forks: list[Fork], target: int, group: int) -> list[tuple[str, list[tuple[float, float]]]]:

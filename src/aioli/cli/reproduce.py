@@ -134,7 +134,7 @@ def _measure(pieces: list[tuple[Experiment, Setting]], profile: Profile, options
                 failed += 1
                 continue
             done[experiment.name, setting.name] = found
-            failed += sum(bool(score["failed"]) for score in found.get("comparison", {}).get("scores", ()))
+            failed += record.failures(found)
     if options.json:
         say(json.dumps({f"{name}: {setting}": found for (name, setting), found in done.items()}, indent=1))
     return 1 if failed else 0

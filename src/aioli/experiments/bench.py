@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aioli import __version__
 from aioli.analysis.asking import ask, found, on_one_schedule
+from aioli.analysis.parameters import METHODS
 from aioli.config import content_hash
 from aioli.data.store import TokenStore
 from aioli.experiments import stores
@@ -21,11 +23,11 @@ from aioli.experiments.settings import SLIMPAJAMA, Setting
 from aioli.methods import create
 from aioli.policies import Static
 from aioli.recipe import build
-from aioli.registry import Plan
+from aioli.registry import Plan, settings_of
 from aioli.report.trace import Trace
 from aioli.runs.comparison import BASE, Comparison, compare
 from aioli.runs.conducting import Asked, Carried
-from aioli.runs.job import Setup
+from aioli.runs.job import RESULTS, Setup
 from aioli.runs.spec import Problem, Run
 from aioli.runs.store import RunStore
 from aioli.train.layout import MODEL
@@ -83,11 +85,21 @@ class Bench:
             "weights": recipe.data.weights,
             "steps": recipe.train.steps,
             "budget": recipe.budget,
-            "methods": experiment.asked(setting, self.profile),
+            "methods": {label: _whole(*method) for label, method in experiment.asked(setting, self.profile).items()},
             "study": experiment.study,
             "options": experiment.options(setting, self.profile),
+            "studied": [_whole(*each) for each in self._studied(experiment, setting)],
+            "results": (__version__, RESULTS),
         }
+        if setting.start is not None:
+            what["start"] = Setup.of(self._start(setting.start), gpu=self.gpu).content
         return content_hash(what)
+
+    def _studied(self, experiment: Experiment, setting: Setting) -> list[tuple[str, dict[str, Any]]]:
+        """The methods that a study looks at, with their settings."""
+        if experiment.study != "parameters":
+            return []
+        return [(n, self.profile.settings(n, "unrestricted", setting)) for n in METHODS]
 
     def recipe(self, experiment: Experiment, setting: Setting) -> TrainRecipe:
         """What is trained, on which data."""
@@ -102,19 +114,19 @@ class Bench:
 
     def _trained(self, start: str) -> str:
         """A model that is trained here on all groups, for runs that do not begin afresh."""
-        everything = SLIMPAJAMA.local() if self.local else SLIMPAJAMA
-        plain = {**self.profile.recipe(everything), "data": data_of(everything, str(self.corpus.path))}
-        if start == "half-trained":
-            plain["train"] = {
-                **plain["train"],
-                "horizon": plain["train"]["steps"],
-                "steps": plain["train"]["steps"] // 2,
-            }
-        setup = Setup.of(build(TrainRecipe, plain, start), gpu=self.gpu)
+        setup = Setup.of(self._start(start), gpu=self.gpu)
         carried = self.conduct([Asked(BASE, create(BASE), setup.problem(0))], setup, setup)[0]
         if carried.final is None or carried.error is not None:
             raise ValueError(f"the {start} model could not be trained: {carried.error}")
         return str(self.runs.run_folder(carried.final.key) / MODEL)
+
+    def _start(self, start: str) -> TrainRecipe:
+        everything = SLIMPAJAMA.local() if self.local else SLIMPAJAMA
+        plain = {**self.profile.recipe(everything), "data": data_of(everything, str(self.corpus.path))}
+        if start == "half-trained":
+            whole = plain["train"]["steps"]
+            plain["train"] = {**plain["train"], "horizon": whole, "steps": whole // 2}
+        return build(TrainRecipe, plain, start)
 
     def _comparison(
         self, experiment: Experiment, setting: Setting, recipe: TrainRecipe, seeds: range
@@ -133,26 +145,30 @@ class Bench:
             "comparison": result.to_json(),
         }
         if SWEEP in methods and experiment.budget == "unrestricted":
-            best = self._best(carried, final, proxy)
+            best, failed = self._best(carried, final, proxy)
             content["ranked"] = ranked(_losses(result), BASE, best)
+            content["room_failed"] = failed
         if experiment.name == "downstream":
             content["downstream"] = self._downstream(carried, recipe)
         if experiment.name == "proportions":
             content["trajectories"] = self._trajectories(carried)
         return content
 
-    def _best(self, carried: Sequence[Carried], final: Setup, proxy: Setup) -> dict[int, float]:
-        """The mixture that each seed's sweep would choose, trained with the next seed: losses by that seed."""
+    def _best(self, carried: Sequence[Carried], final: Setup, proxy: Setup) -> tuple[dict[int, float], int]:
+        """The mixture that each seed's sweep would choose, trained with the seed before it: losses by that seed, and
+        how many of these runs failed. Not the seed after it, with which sweeps of two groups try the centre again."""
         chosen = {
             each.asked.problem.seed: each.final.run for each in carried if each.asked.label == SWEEP and each.final
         }
         seeds = sorted(chosen)
         if len(seeds) < 2:
-            return {}
-        after = dict(zip(seeds, [*seeds[1:], seeds[0]], strict=True))
-        asked = [Asked(BASE, Fixed(run), final.problem(after[seed])) for seed, run in chosen.items()]
-        done = [each for each in self.conduct(asked, final, proxy) if each.error is None]
-        return _losses(compare(done, self.runs, final, proxy, final.recipe.budget)).get(BASE, {}) if done else {}
+            return {}, 0
+        before = dict(zip(seeds, [seeds[-1], *seeds[:-1]], strict=True))
+        asked = [Asked(BASE, Fixed(run), final.problem(before[seed])) for seed, run in chosen.items()]
+        every = self.conduct(asked, final, proxy)
+        done = [each for each in every if each.error is None]
+        found = _losses(compare(done, self.runs, final, proxy, final.recipe.budget)).get(BASE, {}) if done else {}
+        return found, len(every) - len(done)
 
     def _downstream(self, carried: Sequence[Carried], recipe: TrainRecipe) -> dict[str, Any]:
         """Accuracies of all final models."""
@@ -178,10 +194,7 @@ class Bench:
     def _study(self, experiment: Experiment, setting: Setting, recipe: TrainRecipe, seeds: range) -> dict[str, Any]:
         assert experiment.study is not None
         setup = Setup.of(on_one_schedule(recipe), gpu=self.gpu)
-        methods = None
-        if experiment.study == "parameters":
-            names = ("skill-it", "doremi", "doge", "aioli")
-            methods = [(n, create(n, **self.profile.settings(n, "unrestricted", setting))) for n in names]
+        methods = [(n, create(n, **given)) for n, given in self._studied(experiment, setting)] or None
         asked = ask(experiment.study, setup, self.runs, seeds, methods, **experiment.options(setting, self.profile))
         analysis = found(self.conduct([asked], setup, setup)[0])
         tables = [{"title": t.title, "header": t.header, "rows": t.rows} for t in analysis.tables]
@@ -214,6 +227,13 @@ def recipe_of(
     elif trained is not None:
         plain["model"] = {"name": trained}
     return build(TrainRecipe, plain, experiment.name)
+
+
+def _whole(name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """A method with all its settings, those that it has by default among them."""
+    known = {key: repr(p.default) for key, p in settings_of("aioli" if name.startswith("aioli+") else name).items()}
+    base = _whole(name.removeprefix("aioli+"), given.get("base", {})) if name.startswith("aioli+") else None
+    return {"name": name, "settings": {**known, **{key: repr(value) for key, value in given.items()}}, "base": base}
 
 
 def words_of(model: ModelChoice) -> str:

@@ -40,11 +40,11 @@ def _difference(name: str, setting: str, method: str, score: Mapping[str, Any]) 
 def one(name: str, setting: str, found: Mapping[str, Any]) -> tuple[list[str], list[list[str]], list[str]]:
     """A setting for a terminal: header, rows, notes."""
     ranked = found.get("ranked") or {}
-    header = ["method", "perplexity", "vs stratified", "the paper's", "mean loss", "room closed", "extra runs"]
+    header = ["method", "perplexity", "vs stratified", "the paper's", "mean loss", "room closed", "extra runs", "looks"]
     rows = []
     for method, score in scores(found).items():
         if score["perplexity"] is None:
-            rows.append([method, "failed", *[""] * 5])
+            rows.append([method, "failed", *[""] * 6])
             continue
         there, closed = _printed(name, method, setting), ranked.get("methods", {}).get(method, {})
         rows.append(
@@ -56,6 +56,7 @@ def one(name: str, setting: str, found: Mapping[str, Any]) -> tuple[list[str], l
                 f"{score['loss']:.4f}",
                 percent(closed["closed"], closed.get("closed_interval")) if "closed" in closed else "",
                 f"{score['extra_runs']:g}",
+                "" if score.get("probing") is None else f"{score['probing']:.0%}",
             ]
         )
     return header, rows, [room_words(ranked["room"])] if ranked else []
@@ -80,7 +81,7 @@ def differences(results: Mapping[str, Any]) -> list[Block]:
             _difference(name, s, method, scores(f)[method]) if method in scores(f) else "" for s, f in settings.items()
         ]
         rows.append([method, *cells])
-    blocks: list[Block] = [(header, rows), _agreement(name, settings)]
+    blocks: list[Block] = [(header, rows), _agreement(name, settings), looks(settings)]
     if any(found.get("ranked") for found in settings.values()):
         blocks.append(rooms(settings))
     return [block for block in blocks if block]
@@ -88,15 +89,9 @@ def differences(results: Mapping[str, Any]) -> list[Block]:
 
 def rooms(settings: Mapping[str, Any]) -> Block:
     """How much there is to win in each setting, and who wins how much of it."""
-    methods = list(
-        dict.fromkeys(m for f in settings.values() for m in (f.get("ranked") or {}).get("methods", ()) if m != BASE)
-    )
-    header = [
-        "mean test loss",
-        "stratified",
-        "room",
-        *(f"{m}: gain, room closed" for m in methods if m != "grid-search"),
-    ]
+    every = dict.fromkeys(m for f in settings.values() for m in (f.get("ranked") or {}).get("methods", ()))
+    methods = [m for m in every if m not in (BASE, "grid-search")]
+    header = ["mean test loss", "stratified", "room", *(f"{m}: gain, room closed" for m in methods)]
     rows = []
     for setting, found in settings.items():
         if not found.get("ranked"):
@@ -223,7 +218,8 @@ def downstream(results: Mapping[str, Any]) -> list[Block]:
 
 def overview(results: Mapping[str, Mapping[str, Any]]) -> list[Block]:
     """The question that matters first: where there is room, does Aioli take it; where there is none, does it harm?"""
-    rows, harm = [], []
+    rows: list[list[str]] = []
+    harm: dict[int, list[float]] = {}
     for name in ("ood", "room", "unrestricted"):
         for setting, found in results.get(name, {"settings": {}})["settings"].items():
             if not found.get("ranked"):
@@ -239,7 +235,8 @@ def overview(results: Mapping[str, Mapping[str, Any]]) -> list[Block]:
                 closed = f"; {percent(entry['closed'], entry['closed_interval'])}" if "closed" in entry else ""
                 cells.append(gain + closed)
                 if name == "unrestricted" and method == "aioli-pooled":
-                    harm.append(-entry["gain"] / scores(found)[BASE]["loss"])
+                    for seed, share in _lost(found, method).items():
+                        harm.setdefault(seed, []).append(share)
             there = signed(room["mean"], room["interval"], 4) + ("" if room["there"] else " no room")
             rows.append([f"{name}: {setting}", there, *cells])
     if not rows:
@@ -247,14 +244,38 @@ def overview(results: Mapping[str, Mapping[str, Any]]) -> list[Block]:
     header = [
         "gain in mean test loss over stratified",
         "room (ten extra runs)",
-        "Aioli as in the paper",
+        "Aioli as in the paper, not tuned",
         "aioli-pooled",
     ]
     blocks: list[Block] = ["## Where there is room", (header, rows)]
-    if len(harm) > 1:
-        low, high = interval(harm)
+    most = max(map(len, harm.values()), default=0)
+    full = [shares for shares in harm.values() if len(shares) == most]
+    if len(full) > 1:
+        means = [float(np.mean(shares)) for shares in full]
+        low, high = interval(means)
         blocks.append(
-            f"In-domain, aioli-pooled's mean loss is {np.mean(harm):+.2%} from stratified's, averaged over "
-            f"{plural(len(harm), 'setting')} (95% interval over settings {low:+.2%} to {high:+.2%})."
+            f"In-domain, aioli-pooled's mean loss is {np.mean(means):+.2%} from stratified's, averaged over "
+            f"{plural(most, 'setting')} (95% interval over {plural(len(full), 'seed')} {low:+.2%} to {high:+.2%})."
         )
     return blocks
+
+
+def _lost(found: Mapping[str, Any], method: str) -> dict[int, float]:
+    """By seed: how much more loss than stratified, as a share of stratified's."""
+    base = {row["seed"]: row["loss"] for row in scores(found)[BASE]["rows"]}
+    rows = scores(found)[method]["rows"]
+    return {row["seed"]: row["loss"] / base[row["seed"]] - 1 for row in rows if row["seed"] in base}
+
+
+def looks(settings: Mapping[str, Any]) -> str:
+    """What looking at validation losses took, in words."""
+    shares: dict[str, list[float]] = {}
+    for found in settings.values():
+        for method, score in scores(found).items():
+            if score.get("probing"):
+                shares.setdefault(method, []).append(score["probing"])
+    told = [
+        f"{m} {min(v):.0%}" + (f" to {max(v):.0%}" if f"{min(v):.0%}" != f"{max(v):.0%}" else "")
+        for m, v in shares.items()
+    ]
+    return f"Looks at losses, on top of training, with those for the journal: {', '.join(told)}." if told else ""

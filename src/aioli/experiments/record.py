@@ -66,8 +66,21 @@ def known(folder: Path, experiment: Experiment, setting: Setting, asked: str) ->
     found = load(file)["settings"].get(setting.name) if file.exists() else None
     if found is None or found.get("asked") != asked:
         return None
-    whole = not any(score["failed"] for score in found.get("comparison", {}).get("scores", ()))
-    return dict(found) if whole else None
+    return None if failures(found) else dict(found)
+
+
+def failures(found: Mapping[str, Any]) -> int:
+    """How much of what was to be measured could not be."""
+    return sum(bool(score["failed"]) for score in found.get("comparison", {}).get("scores", ())) + int(
+        found.get("room_failed", 0)
+    )
+
+
+def seeds(folder: Path, experiment: Experiment, setting: Setting) -> int:
+    """The seeds of what is recorded of a setting."""
+    file = folder / f"{experiment.name}.json"
+    found = load(file)["settings"].get(setting.name) if file.exists() else None
+    return 0 if found is None else len(found["seeds"])
 
 
 def check(folder: Path, names: Iterable[str], profile: str) -> None:

@@ -32,7 +32,11 @@ def laws(results: Mapping[str, Any]) -> list[Block]:
     noise = {s: f["analysis"]["seed_noise"] for s, f in settings.items() if f["analysis"].get("seed_noise") is not None}
     words = [f"{s}: {value:.4f}" for s, value in noise.items()]
     found = [(["MSE, R²", *settings], rows)]
-    return [*found, f"Noise of a loss between seeds: {'; '.join(words)}." if words else "", *_by_task(settings)]
+    return [
+        *found,
+        f"Noise of a loss, beyond what a seed shifts all mixtures by: {'; '.join(words)}." if words else "",
+        *_by_task(settings),
+    ]
 
 
 def _by_task(settings: Mapping[str, Any]) -> list[Block]:

@@ -31,8 +31,13 @@ Every number on this page was measured by `aioli reproduce` and stands in `{fold
 intervals (Student's t over seeds), bold where they exclude zero. The small profile trains a model of one layer for
 seconds, the paper Pythia-160M for hours on a GPU: perplexities cannot be compared, signs and orders can.
 
-The **room** of a setting is what the best of ten static mixtures gains over stratified, chosen on validation data and
-judged on test data. Where its interval covers zero there is nothing to win, and methods are not ranked.
+The **room** of a setting is what the best mixture of a static sweep (ten runs; two groups: nine mixtures) gains over
+stratified, chosen on validation data with one seed and judged on test data with another. "No room": its interval covers
+zero, so that none is shown, though there may be a little; methods are not ranked there.
+
+No method was tuned here setting by setting, as the paper tuned Aioli, Skill-It and DoGE: all have their defaults, and
+those of `aioli-pooled` were chosen on other combinations of the same groups (docs/methods.md). Pieces of one document
+may be in two splits, which favours training on a target's own group.
 """
 
 

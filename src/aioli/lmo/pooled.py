@@ -2,7 +2,7 @@
 
 The summed loss drop of every interval is regressed on its proportions, all rounds at once: each round has its own
 level and drift in time, is scaled by its typical drop, and counts less the older it is. The regression comes with
-standard errors; contrasts between groups are shrunk by them (empirical Bayes), so that noise does not move p.
+standard errors; contrasts between groups are shrunk by them (empirical Bayes), so that noise moves p little.
 """
 
 from __future__ import annotations
@@ -63,13 +63,14 @@ class PooledSweep:
     def begin(self, task: Task) -> State:
         """The sums that the regression needs, which do not grow with the rounds."""
         m, n = task.m, task.targets
-        sums = {"gram": np.zeros((m, m)), "cross": np.zeros((m, n)), "power": 0.0, "count": 0.0, "fixed": 0.0}
-        return {**sums, "rounds": 0, "settled": False}
+        sums = {"gram": np.zeros((m, m)), "cross": np.zeros((m, n)), "power": np.zeros(n + 1)}
+        return {**sums, "count": 0.0, "fixed": 0.0, "rounds": 0, "settled": False}
 
     def probes(self, state: State, round: Round) -> list[Segment]:
         """Those of the sweep, from `after` to `until`; short ones at first where targets may disagree."""
         begun, steps = round.t * round.steps, round.task.steps
-        if state["settled"] or begun < self.after * steps or (begun and begun >= self.until * steps):
+        early = begun < self.after * steps and begun + round.steps < self.until * steps  # a later round will sweep
+        if state["settled"] or early or (begun and begun >= self.until * steps):
             return []
         if self.first is None or round.task.targets == 1 or state["rounds"] >= JUDGED:
             return self.sweep.probes({}, round)
@@ -95,7 +96,7 @@ class PooledSweep:
         new = {
             "gram": keep * np.asarray(state["gram"]) + Qc.T @ Qc,
             "cross": keep * np.asarray(state["cross"]) + Qc.T @ Yc,
-            "power": keep * state["power"] + float(((Yc @ weights) ** 2).sum()),
+            "power": keep * np.asarray(state["power"]) + (np.c_[Yc, Yc @ weights] ** 2).sum(0),  # last: of the sum
             "count": keep * state["count"] + float(K),
             "fixed": keep * state["fixed"] + float(nuisance.shape[1]),
             "rounds": state["rounds"] + 1,
@@ -105,35 +106,41 @@ class PooledSweep:
         contrasts = (inverse @ new["cross"]).T  # (n, m), each row sums to 0
         theta = weights @ contrasts
         free = new["count"] - new["fixed"] - (round.task.m - 1)
-        left = max(new["power"] - float(theta @ new["gram"] @ theta), 0.0)
         A = typical * contrasts + drop.mean(0)[:, None]
         if free <= 0:  # nothing left over to judge the noise by: do not move yet
             return new, Estimate(A, pull=np.zeros(round.task.m))
-        V = left / free * inverse
-        apart = self.doubt**2 * _disagreement(contrasts, weights)
-        noise = self.caution * float(np.trace(V))
-        new["settled"] = new["rounds"] >= JUDGED and float(theta @ theta) + noise < apart
-        pull = _shrink(theta, V, self.caution, apart) if self.shrink else theta
-        return new, Estimate(A, pull, np.sqrt(np.maximum(np.diag(V), 0.0)))
+        every = np.vstack([contrasts, theta])
+        left = np.maximum(new["power"] - np.einsum("im,mk,ik->i", every, new["gram"], every), 0.0) / free
+        stderr = np.sqrt(np.maximum(left[-1] * np.diag(inverse), 0.0))
+        if not self.shrink:
+            return new, Estimate(A, theta, stderr)
+        spread = float(np.trace(inverse))
+        apart = self.doubt**2 * _disagreement(contrasts, weights, left[:-1] * spread)
+        noise = self.caution * left[-1] * np.diag(inverse)
+        new["settled"] = bool(new["rounds"] >= JUDGED and float(theta @ theta + noise.sum()) < apart)
+        return new, Estimate(A, _shrink(theta, left[-1] * np.diag(inverse), self.caution, apart), stderr)
 
 
-def _disagreement(contrasts: Array, weights: Array) -> float:
-    """The squared standard error of the weighted sum of contrasts (n, m), the targets taken as a sample of targets."""
+def _disagreement(contrasts: Array, weights: Array, noise: Array) -> float:
+    """The squared standard error of the weighted sum of contrasts (n, m), the targets taken as a sample of targets.
+
+    Less what `noise`, of this squared length for each target, accounts for."""
     n = len(weights)
     if n == 1:
         return 0.0
     apart = contrasts - weights @ contrasts / n
-    return n / (n - 1) * float((weights**2) @ (apart**2).sum(1))
+    return n / (n - 1) * max(float((weights**2) @ ((apart**2).sum(1) - noise)), 0.0)
 
 
 def _shrink(theta: Array, V: Array, caution: float, apart: float) -> Array:
-    """The posterior mean of contrasts theta ~ N(truth, V) under truth ~ N(0, tau²) with tau² from the data; `apart` is
-    the squared length of an error that is not noise."""
+    """The posterior means of contrasts theta_j ~ N(truth_j, V_j), truth_j ~ N(0, tau_j²) with tau_j² from the data.
+
+    `apart` is the squared length of an error that is not noise. Each contrast is shrunk for itself: that one is clear
+    says nothing of the others."""
     m = theta.size
     if m == 1:
         return theta
-    tau2 = max(0.0, (float(theta @ theta) - caution * float(np.trace(V)) - apart) / (m - 1))
-    if tau2 == 0.0:
-        return np.zeros(m)
-    shrunk = tau2 * np.linalg.solve((tau2 + apart / (m - 1)) * np.eye(m) + V, theta)
+    tau2 = np.maximum(theta**2 - caution * V - apart / m, 0.0)
+    error = tau2 + V + apart / m
+    shrunk = np.divide(tau2 * theta, error, out=np.zeros(m), where=error > 0)
     return np.asarray(shrunk - shrunk.mean())

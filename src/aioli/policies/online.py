@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -91,7 +92,8 @@ class Online:
             if (sweep := self._sweep) is None:
                 return min(20, task.steps)
             share = 0.5 if sweep.delta is None else sweep.delta
-            return max(1, min(20, int(share * task.steps / (task.m * sweep.sweeps(task.m)) + 1e-9)))
+            shortest = math.ceil(task.m * sweep.sweeps(task.m) / share - 1e-9)
+            return max(1, min(20, task.steps // shortest))
         if self.rounds > task.steps:
             raise ValueError(f"rounds={self.rounds} is more than the {task.steps} steps there are; use fewer rounds")
         return self.rounds
