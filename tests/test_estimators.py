@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aioli import create
 from aioli.lmo import EGD, InterleavedSweep, PooledSweep, Round, Task
 from aioli.lmo.slopes import fit_slopes
 from aioli.policies import Online, RulePolicy
@@ -375,3 +376,36 @@ def test_when_sweeps_begin_and_end_is_checked():
         PooledSweep(after=0.5, until=0.5)
     with pytest.raises(ValueError, match="delta=2"):
         PooledSweep(first=2.0)
+
+
+@pytest.mark.parametrize("groups", [2, 3, 7, 10])
+def test_short_runs_are_swept_too(groups):
+    """However few rounds there are, one of them sweeps; and no length of run is refused for its default rounds."""
+    for steps in (*range(2 * groups + 3, 60 * groups, 7), 94, 100, 318, 388):
+        policy = create("aioli-pooled").policy(groups=groups, steps=steps)
+        swept = 0
+        while (segment := policy.ask()) is not None:
+            swept += segment.tag.startswith("sweep")
+            values = {"val_loss": np.full(groups, 3.0)} if segment.observe else {}
+            policy.tell(Observation(segment.proportions * segment.steps, **values))
+        assert swept > 0, steps
+
+
+def test_noise_in_targets_is_no_disagreement():
+    """Targets whose noise cancels in the sum do not end the sweeps: what is apart is only noise."""
+    ended = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        task = Task(2, 2000, 2, seed)
+        pooled = PooledSweep(InterleavedSweep(k=2, delta=0.9, order="mirrored"), doubt=0.5)
+        state = pooled.begin(task)
+        for t in range(3):
+            round = Round(task, t, 200, uniform(2))
+            log, loss = [], np.full(2, 3.0)
+            for segment in pooled.sweep.probes({}, round):
+                jitter = rng.normal(0, 0.01)
+                loss = loss - 0.01 + np.array([jitter, -jitter])
+                log.append(Observation(segment.proportions * segment.steps, val_loss=loss))
+            state, _ = pooled.estimate(state, round, np.full(2, 3.0), log)
+        ended += state["settled"]
+    assert ended <= 8

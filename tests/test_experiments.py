@@ -101,6 +101,41 @@ def test_methods_are_not_ranked_without_room():
     assert found["methods"]["x"]["gain"] == pytest.approx(0.4)
 
 
+def test_every_row_of_a_table_is_as_long_as_its_header():
+    """Gains stand under the method that they belong to: each is its own multiple of the room here."""
+    losses = {
+        "stratified": {0: 3.0, 1: 3.1},
+        "grid-search": {0: 2.9, 1: 3.0},
+        "dml": {0: 2.95, 1: 3.05},
+        "aioli-pooled": {0: 2.99, 1: 3.09},
+    }
+    rows = {m: [{"seed": s, "loss": v, "perplexity": v} for s, v in each.items()] for m, each in losses.items()}
+    scores = [
+        {
+            "method": m,
+            "rows": rows[m],
+            "loss": 3.0,
+            "perplexity": 20.0,
+            "difference": 0.1,
+            "interval": None,
+            "probing": 0.1,
+        }
+        for m in losses
+    ]
+    found = {"comparison": {"scores": scores}, "ranked": ranked(losses, "stratified", losses["grid-search"])}
+    results = {name: {"experiment": name, "settings": {"a/b": found}} for name in ("ood", "unrestricted")}
+    blocks = [*comparisons.differences(results["ood"]), *comparisons.overview(results)]
+    tables = [block for block in blocks if not isinstance(block, str)]
+    assert len(tables) == 3
+    for header, lines in tables:
+        assert all(len(line) == len(header) for line in lines)
+    header, lines = tables[1]
+    shares = dict(zip(header, lines[0], strict=True))
+    assert "50%" in shares["dml: gain, room closed"]
+    assert "10%" in shares["aioli-pooled: gain, room closed"]
+    assert any("aioli-pooled 10%" in block for block in blocks if isinstance(block, str))  # what looks took
+
+
 def test_every_name_of_the_paper_is_there():
     names = "unrestricted restricted ablations sensitivity law-fit law-checkpoints law-instruction law-nonlinear "
     names += "parameters a-star greedy larger-model ood downstream proportions"
@@ -212,6 +247,8 @@ def test_settings_are_added_and_replaced_one_by_one(bench, tmp_path):
     found["comparison"]["scores"][0]["failed"] = {"0": "why"}
     record.add(tmp_path, experiment, bench.profile, A_SE, found)
     assert record.known(tmp_path, experiment, A_SE, asked) is None
+    assert record.seeds(tmp_path, experiment, A_SE) == 1
+    assert record.seeds(tmp_path / "elsewhere", experiment, A_SE) == 0
     (tmp_path / "remarks.md").write_text("Said by hand.\n\n## overview\n\nAll in all.\n\n## ablations\n\nFrankly.\n")
     text = markdown(record.load_all(tmp_path), "here", record.remarks(tmp_path))
     assert text.index("All in all.") < text.index("## ablations") < text.index("Frankly.")

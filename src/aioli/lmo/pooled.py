@@ -17,6 +17,8 @@ from aioli.lmo.task import VAL, Estimate, Round, Start, Task
 from aioli.protocol import Observation, Segment, State, Weighting
 from aioli.simplex import Array
 
+SURE = 4.0
+"""Times its variance by noise that a disagreement must amount to before it ends the sweeps."""
 JUDGED = 2
 """Sweeps after which it is judged whether targets disagree so much that the mixture had better stay."""
 
@@ -69,7 +71,8 @@ class PooledSweep:
     def probes(self, state: State, round: Round) -> list[Segment]:
         """Those of the sweep, from `after` to `until`; short ones at first where targets may disagree."""
         begun, steps = round.t * round.steps, round.task.steps
-        early = begun < self.after * steps and begun + round.steps < self.until * steps  # a later round will sweep
+        later = round.t + 1 + (round.t + 1) * round.steps < self.until * steps  # rounds differ by a step at most
+        early = begun < self.after * steps and later  # another round will sweep
         if state["settled"] or early or (begun and begun >= self.until * steps):
             return []
         if self.first is None or round.task.targets == 1 or state["rounds"] >= JUDGED:
@@ -115,10 +118,12 @@ class PooledSweep:
         if not self.shrink:
             return new, Estimate(A, theta, stderr)
         spread = float(np.trace(inverse))
-        apart = self.doubt**2 * _disagreement(contrasts, weights, left[:-1] * spread)
-        noise = self.caution * left[-1] * np.diag(inverse)
-        new["settled"] = bool(new["rounds"] >= JUDGED and float(theta @ theta + noise.sum()) < apart)
-        return new, Estimate(A, _shrink(theta, left[-1] * np.diag(inverse), self.caution, apart), stderr)
+        apart, sure = (
+            self.doubt**2 * _disagreement(contrasts, weights, times * left[:-1] * spread) for times in (1, SURE)
+        )
+        V = left[-1] * np.diag(inverse)
+        new["settled"] = bool(new["rounds"] >= JUDGED and float(theta @ theta + self.caution * V.sum()) < sure)
+        return new, Estimate(A, _shrink(theta, V, self.caution, apart), stderr)
 
 
 def _disagreement(contrasts: Array, weights: Array, noise: Array) -> float:
