@@ -5,6 +5,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# reports are tested in a browser, from the system's packages; where it cannot be installed those tests are skipped
+BROWSER := command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null || \
+  (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium > /dev/null) || \
+  echo "no Chromium: tests of reports in a browser are skipped; install it from your system's packages"
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 INPUTS := pyproject.toml constraints.txt
 
@@ -14,9 +18,11 @@ demo: .venv/.installed
 	$(BIN)/aioli demo
 
 test: .venv/.dev
+	@$(BROWSER)
 	$(PYTEST) -m "not slow"
 
 test-slow: .venv/.dev
+	@$(BROWSER)
 	$(PYTEST)
 
 lint: .venv/.dev

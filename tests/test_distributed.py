@@ -52,7 +52,8 @@ def same_journals(one, two, what):
         assert a["kind"] == b["kind"]
         if a["kind"] == "segment":
             assert (a["begin"], a["end"], a["tokens"]) == (b["begin"], b["end"], b["tokens"])
-            np.testing.assert_allclose(a["proportions"], b["proportions"], atol=1e-5)
+            # mixtures follow from differences of float32 losses: 4e-7 of rounding in drops of some hundredths
+            np.testing.assert_allclose(a["proportions"], b["proportions"], atol=1e-4)
             np.testing.assert_allclose(np.array([a["loss"]], float), np.array([b["loss"]], float), rtol=1e-4)
             for kind, values in a["values"].items():
                 close = np.array(values, dtype=float), np.array(b["values"][kind], dtype=float)

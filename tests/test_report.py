@@ -51,7 +51,9 @@ def browse(page, script, folder, *options):
     text = text.replace("script-src '", f"script-src 'sha256-{digest}' '", 1)
     copy = folder / "browsed.html"
     copy.write_text(text.replace("</body>", f"<script>{code}</script></body>", 1), encoding="utf-8")
-    assert BROWSER is not None, "the report is tested in Chromium; install it from the system's packages"
+    if BROWSER is None and not os.environ.get("CI"):
+        pytest.skip("reports are tested in Chromium; install it from the system's packages")
+    assert BROWSER is not None, "Chromium could not be installed"
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     command += ["--enable-logging=stderr", f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=3000"]
     command += [*options, "--dump-dom", f"file://{copy}"]

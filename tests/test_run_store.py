@@ -61,7 +61,7 @@ def test_where_things_lie_and_how_fast_they_go_do_not(data, tmp_path):
 
 def test_versions_of_what_affects_results_are_in_the_key(data, monkeypatch):
     base = job(data)
-    monkeypatch.setattr("aioli.runs.job.RESULTS", 2)
+    monkeypatch.setattr("aioli.runs.job.RESULTS", -1)
     assert job(data).key != base.key
     monkeypatch.undo()
     monkeypatch.setattr("aioli.runs.job.version", lambda package: "9.9+cu1")

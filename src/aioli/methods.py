@@ -310,7 +310,7 @@ def aioli_pooled(
     gamma: float | None = 0.0,
     discount: float = 0.9,
     shrink: bool = True,
-    caution: float = 1.0,
+    caution: float | None = None,
     doubt: float = 0.5,
     after: float = 0.1,
     until: float = 0.5,

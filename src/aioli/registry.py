@@ -352,7 +352,7 @@ MEANINGS: dict[str, str] = {
     "around": "what sweep mixtures are smoothed towards: uniform (the paper) or the current mixture",
     "candidates": "simulated mixtures to choose from",
     "caps": "largest share of each group: a list, or a dict by name",
-    "caution": "how many times their variance by noise squared contrasts must amount to before they move the mixture",
+    "caution": "how many times its variance by noise a squared contrast must amount to; None: 1 for one target, else 2",
     "doubt": "how many times the standard error over targets their mean contrast must amount to",
     "until": "share of the run in which rounds begin with a sweep; after it the mixture stays",
     "clip": "clip the excess loss per group (this paper) or per token (the original)",

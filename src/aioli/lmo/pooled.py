@@ -33,9 +33,9 @@ class PooledSweep:
     """Weight of a round relative to the one after it."""
     shrink: bool = True
     """Shrink contrasts by their standard errors; False takes the regression as it is."""
-    caution: float = 2.0
-    """How many times their variance by noise the squared contrasts must amount to before they move p at all; 1 is plain
-    empirical Bayes."""
+    caution: float | None = None
+    """How many times its variance by noise a squared contrast must amount to before it moves p at all; 1 is plain
+    empirical Bayes. None: 1 for a single target, 2 for several, where staying is seldom far from the best."""
     doubt: float = 0.0
     """How many times the standard error over targets their mean contrasts must amount to: where targets pull against
     each other, what is left of their sum is no reason to move. Once that is clear in spite of the noise, sweeps end."""
@@ -52,7 +52,7 @@ class PooledSweep:
     def __post_init__(self) -> None:
         if not 0.0 < self.discount <= 1.0:
             raise ValueError(f"discount={self.discount} must be above 0 and at most 1")
-        if not self.caution >= 1.0:
+        if self.caution is not None and not self.caution >= 1.0:
             raise ValueError(f"caution={self.caution} must be at least 1")
         if not self.doubt >= 0.0:
             raise ValueError(f"doubt={self.doubt} must not be negative")
@@ -122,8 +122,9 @@ class PooledSweep:
             self.doubt**2 * _disagreement(contrasts, weights, times * left[:-1] * spread) for times in (1, SURE)
         )
         V = left[-1] * np.diag(inverse)
-        new["settled"] = bool(new["rounds"] >= JUDGED and float(theta @ theta + self.caution * V.sum()) < sure)
-        return new, Estimate(A, _shrink(theta, V, self.caution, apart), stderr)
+        caution = self.caution if self.caution is not None else (1.0 if round.task.targets == 1 else 2.0)
+        new["settled"] = bool(new["rounds"] >= JUDGED and float(theta @ theta + caution * V.sum()) < sure)
+        return new, Estimate(A, _shrink(theta, V, caution, apart), stderr)
 
 
 def _disagreement(contrasts: Array, weights: Array, noise: Array) -> float:
@@ -140,11 +141,13 @@ def _disagreement(contrasts: Array, weights: Array, noise: Array) -> float:
 def _shrink(theta: Array, V: Array, caution: float, apart: float) -> Array:
     """The posterior means of contrasts theta_j ~ N(truth_j, V_j), truth_j ~ N(0, tau_j²) with tau_j² from the data.
 
-    `apart` is the squared length of an error that is not noise. Each contrast is shrunk for itself: that one is clear
-    says nothing of the others."""
+    `apart` is the squared length of an error that is not noise. Together they must be more than noise, because among
+    many groups one always stands out; then each is shrunk for itself: that one is clear says nothing of the others."""
     m = theta.size
     if m == 1:
         return theta
+    if float(theta @ theta) <= caution * V.sum() + apart:
+        return np.zeros(m)
     tau2 = np.maximum(theta**2 - caution * V - apart / m, 0.0)
     error = tau2 + V + apart / m
     shrunk = np.divide(tau2 * theta, error, out=np.zeros(m), where=error > 0)
