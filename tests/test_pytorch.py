@@ -268,6 +268,17 @@ def running(pid):
         return False
 
 
+def test_a_worker_whose_loop_died_before_it_began_learns_it(monkeypatch):
+    """Then nobody can tell from the parent that it has now."""
+
+    class Dead:
+        def is_alive(self):
+            return False
+
+    monkeypatch.setattr("multiprocessing.parent_process", Dead)
+    assert _left()()
+
+
 def test_a_worker_learns_that_its_loop_was_left():
     """Torch keeps the event in a variable of the function that runs the worker."""
 

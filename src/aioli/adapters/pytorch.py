@@ -13,7 +13,7 @@ in shared memory; every worker plans all of its batches and reads its own; where
 from __future__ import annotations
 
 import json
-import os
+import multiprocessing
 import sys
 import time
 import zlib
@@ -254,11 +254,16 @@ def _left() -> Callable[[], bool]:
     Torch tells its workers by an event that it does not show to data sets; where it is not found among the callers'
     variables, a worker that waits is stopped by torch some seconds later.
     """
-    parent, event, frame = os.getppid(), None, sys._getframe()
+    parent, event, frame = multiprocessing.parent_process(), None, sys._getframe()
     while event is None and frame.f_back is not None:
         frame = frame.f_back
         event = frame.f_locals.get("done_event")
-    return lambda: os.getppid() != parent or (event is not None and bool(event.is_set()))
+
+    def left() -> bool:
+        gone = parent is not None and not parent.is_alive()  # also if it died before this worker began
+        return gone or (event is not None and bool(event.is_set()))
+
+    return left
 
 
 def _tensors(batch: Batch) -> dict[str, torch.Tensor]:
