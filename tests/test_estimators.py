@@ -409,3 +409,23 @@ def test_noise_in_targets_is_no_disagreement():
             state, _ = pooled.estimate(state, round, np.full(2, 3.0), log)
         ended += state["settled"]
     assert ended <= 8
+
+
+def test_towards_a_single_target_p_follows_the_posterior_mean():
+    """With a prior as large as the standard error half of a contrast is believed; without noise all of it."""
+    for contrast, noise, seeds in ((3e-4, 0.0, 1), (0.0, 0.003, 12)):
+        for seed in range(seeds):
+            A = np.full((1, 3), 1e-3) + contrast * np.array([[1.0, 0.0, -1.0]])
+            told = {}
+            for prior in (None, 0.7):
+                world = LinearWorld(A, np.array([3.0]), 3000, noise=Noise(val=noise))
+                rules = Online(PooledSweep(shrink=prior is not None, expected=prior), EGD(1e-9), 10)
+                policy, trainer = RulePolicy(rules, Task(3, 3000, 1, seed)), world.trainer(seed)
+                while (segment := policy.ask()) is not None:
+                    policy.tell(trainer.advance(segment))
+                told[prior] = policy.report()
+            V = np.square(told[None]["stderr"])
+            expected = np.array(told[None]["pull"]) * 0.49 / (0.49 + V)
+            np.testing.assert_allclose(told[0.7]["pull"], expected - expected.mean(), rtol=1e-6, atol=1e-9)
+    with pytest.raises(ValueError, match="expected=0"):
+        PooledSweep(expected=0.0)

@@ -311,6 +311,7 @@ def aioli_pooled(
     discount: float = 0.9,
     shrink: bool = True,
     caution: float | None = None,
+    expected: float | None = 0.7,
     doubt: float = 0.5,
     after: float = 0.1,
     until: float = 0.5,
@@ -322,7 +323,7 @@ def aioli_pooled(
 ) -> Run:
     """Ours: one regression over the sweeps of all rounds; noise moves p little, targets that disagree do not (E33)."""
     intervals = InterleavedSweep(k, eps, delta, "mirrored", around)
-    sweep = PooledSweep(intervals, discount, shrink, caution, doubt, after, until, first)
+    sweep = PooledSweep(intervals, discount, shrink, caution, doubt, after, until, first, expected)
     low, high = _bounds(problem, floors, caps)
     egd = EGD(eta, **_memory(gamma), floors=low, caps=high)
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)

@@ -349,6 +349,7 @@ MEANINGS: dict[str, str] = {
     "alpha": "concentration of the sweep's Dirichlet draws",
     "after": "share of the run before the first sweep",
     "first": "share of the round spent on sweeps while it is not known whether several targets agree",
+    "expected": "how large contrasts are expected to be for a single target; None: caution decides, as for several",
     "around": "what sweep mixtures are smoothed towards: uniform (the paper) or the current mixture",
     "candidates": "simulated mixtures to choose from",
     "caps": "largest share of each group: a list, or a dict by name",

@@ -45,6 +45,10 @@ class PooledSweep:
     """Share of the run in which rounds begin with a sweep; after it the mixture stays."""
     first: float | None = None
     """Share of the round that sweeps take while it is not known whether several targets agree; None: as always."""
+    expected: float | None = None
+    """How large contrasts, relative to the typical drop, are expected to be where there is a single target: p follows
+    their posterior mean, a little even within the noise, because staying would cost what there is to win. None: as for
+    several targets."""
     start: Start = field(default="always", init=False, repr=False)
     needs: frozenset[str] = field(default=VAL, init=False, repr=False)
     weighting: Weighting = field(default="sample", init=False, repr=False)
@@ -54,6 +58,8 @@ class PooledSweep:
             raise ValueError(f"discount={self.discount} must be above 0 and at most 1")
         if self.caution is not None and not self.caution >= 1.0:
             raise ValueError(f"caution={self.caution} must be at least 1")
+        if self.expected is not None and not self.expected > 0.0:
+            raise ValueError(f"expected={self.expected} must be positive, or None")
         if not self.doubt >= 0.0:
             raise ValueError(f"doubt={self.doubt} must not be negative")
         if not 0.0 <= self.after < self.until <= 1.0:
@@ -124,6 +130,9 @@ class PooledSweep:
         V = left[-1] * np.diag(inverse)
         caution = self.caution if self.caution is not None else (1.0 if round.task.targets == 1 else 2.0)
         new["settled"] = bool(new["rounds"] >= JUDGED and float(theta @ theta + caution * V.sum()) < sure)
+        if self.expected is not None and round.task.targets == 1:
+            pull = theta * self.expected**2 / (self.expected**2 + V)
+            return new, Estimate(A, pull - pull.mean(), stderr)
         return new, Estimate(A, _shrink(theta, V, caution, apart), stderr)
 
 
