@@ -1,5 +1,6 @@
 """The catalogue, the room, and experiments carried out for real on a small model."""
 
+import argparse
 import json
 from dataclasses import dataclass, replace
 
@@ -8,6 +9,7 @@ import pytest
 from tiny import Here, tiny_store
 
 from aioli.cli import main
+from aioli.cli.reproduce import _one
 from aioli.data.store import TokenStore
 from aioli.experiments import comparisons, downstream, paper, record, studies
 from aioli.experiments.bench import Bench
@@ -248,6 +250,13 @@ def test_settings_are_added_and_replaced_one_by_one(bench, tmp_path):
     record.add(tmp_path, experiment, bench.profile, A_SE, found)
     assert record.known(tmp_path, experiment, A_SE, asked) is None
     assert record.seeds(tmp_path, experiment, A_SE) == 1
+    whole = json.loads(file.read_text())
+    whole["settings"][A_SE.name]["seeds"] = [0, 1, 2]
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / file.name).write_text(json.dumps(whole))
+    options = argparse.Namespace(seeds=1, again=False, quiet=True, json=True)
+    with pytest.raises(ValueError, match="with 3 seeds, which --seeds 1 would"):
+        _one(bench, experiment, A_SE, tmp_path / "more", options)
     assert record.seeds(tmp_path / "elsewhere", experiment, A_SE) == 0
     (tmp_path / "remarks.md").write_text("Said by hand.\n\n## overview\n\nAll in all.\n\n## ablations\n\nFrankly.\n")
     text = markdown(record.load_all(tmp_path), "here", record.remarks(tmp_path))

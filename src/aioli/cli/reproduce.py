@@ -148,9 +148,15 @@ def _one(
     from aioli.train.records import finite
 
     seeds = options.seeds or bench.profile.seeds(experiment.name, setting)
-    known = (
-        None if options.again else record.known(folder, experiment, setting, bench.asked(experiment, setting, seeds))
-    )
+    known = None
+    if not options.again:
+        known = record.known(folder, experiment, setting, bench.asked(experiment, setting, seeds))
+        more = record.seeds(folder, experiment, setting)
+        if known is None and more > experiment.count(seeds):
+            raise ValueError(
+                f"{folder} has {experiment.name} in {setting.name} with {more} seeds, which --seeds {seeds} would "
+                "replace with less: choose another folder with -o, or say --again"
+            )
     if not (options.quiet or options.json):
         already = ", recorded already (--again measures it anew)" if known else ""
         print(f"{experiment.name}: {setting.name}, {seeds} seed{'s' if seeds > 1 else ''}{already}", file=sys.stderr)

@@ -62,24 +62,24 @@ def load(file: Path) -> dict[str, Any]:
 
 def known(folder: Path, experiment: Experiment, setting: Setting, asked: str) -> dict[str, Any] | None:
     """What is recorded of a setting, if it is what would be measured now and nothing failed."""
+    found = _recorded(folder, experiment, setting)
+    return found if found is not None and found.get("asked") == asked and not failures(found) else None
+
+
+def _recorded(folder: Path, experiment: Experiment, setting: Setting) -> dict[str, Any] | None:
     file = folder / f"{experiment.name}.json"
-    found = load(file)["settings"].get(setting.name) if file.exists() else None
-    if found is None or found.get("asked") != asked:
-        return None
-    return None if failures(found) else dict(found)
+    return load(file)["settings"].get(setting.name) if file.exists() else None
 
 
 def failures(found: Mapping[str, Any]) -> int:
     """How much of what was to be measured could not be."""
-    return sum(bool(score["failed"]) for score in found.get("comparison", {}).get("scores", ())) + int(
-        found.get("room_failed", 0)
-    )
+    scores = found.get("comparison", {}).get("scores", ())
+    return sum(bool(score["failed"]) for score in scores) + int(found.get("room_failed", 0))
 
 
 def seeds(folder: Path, experiment: Experiment, setting: Setting) -> int:
     """The seeds of what is recorded of a setting."""
-    file = folder / f"{experiment.name}.json"
-    found = load(file)["settings"].get(setting.name) if file.exists() else None
+    found = _recorded(folder, experiment, setting)
     return 0 if found is None else len(found["seeds"])
 
 
