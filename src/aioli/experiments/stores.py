@@ -41,10 +41,9 @@ def _prepared(
     name: str, data: Sequence[str], place: Path, progress: Progress | None, settings: dict[str, Any] | None = None
 ) -> TokenStore:
     recipe = find(name)
-    files = [f"{each}/*.jsonl*" if Path(each).is_dir() else each for each in data]
+    files = [f"{Path(each).resolve()}/*.jsonl*" if Path(each).is_dir() else str(Path(each).resolve()) for each in data]
     recipe = {**recipe, **(settings or {}), "sources": [{**recipe["sources"][0], "files": files}]}
-    where = [str(Path(each).resolve()) for each in files]
-    return prepare(recipe, place / f"{name}-{content_hash([where, settings])[:8]}", progress=progress)
+    return prepare(recipe, place / f"{name}-{content_hash([files, settings])[:8]}", progress=progress)
 
 
 def scarce(store: TokenStore, groups: Sequence[str], group: str, place: Path) -> TokenStore:
