@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -22,12 +24,17 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
-from torch.utils.data import IterableDataset, get_worker_info
 
+from aioli.adapters import lacking
 from aioli.data.sampler import Batch, MixtureSampler
 from aioli.protocol import Cursor, Segment
+
+try:
+    import torch
+    from torch.utils.data import IterableDataset, get_worker_info
+except ImportError as error:
+    raise lacking(error, "train") from error
 
 _HEADER = 3  # words before the message: version, length, checksum
 IGNORED = -100
@@ -191,12 +198,16 @@ class MixtureDataset(IterableDataset[dict[str, torch.Tensor]]):
                 "workers that stay (persistent_workers=True) serve one loop over the data; make a new loader"
             )
         self._iterated = True
-        first = (
-            self._start + self._used
-        )  # the batch that this loop begins with; batches are counted from the very first
+        if info is None:
+            return self._read(worker, workers, None)
+        threading.Thread(target=_die_with_parent, name="aioli-parent", daemon=True).start()
+        return self._read(worker, workers, _left())
+
+    def _read(self, worker: int, workers: int, left: Callable[[], bool] | None) -> Iterator[dict[str, torch.Tensor]]:
+        """The batches of one of the workers; which has left, if it is one, to learn that nobody waits for them."""
+        first = self._start + self._used  # what this loop begins with; batches are counted from the very first
         sampler = self.sampler.copy(quiet=True)  # the loop's own says what there is to say
         due, number = first + worker, -1
-        left = None if info is None else _left()
         while True:
             message = self._next_segment(number, left)
             if message is None or message["ended"]:
@@ -249,21 +260,27 @@ class MixtureDataset(IterableDataset[dict[str, torch.Tensor]]):
 
 
 def _left() -> Callable[[], bool]:
-    """In a worker: whether the loop that it works for has been left, or its process has died.
+    """In a worker: whether the loop that it works for has been left. If its process dies, so does the worker.
 
     Torch tells its workers by an event that it does not show to data sets; where it is not found among the callers'
     variables, a worker that waits is stopped by torch some seconds later.
     """
-    parent, event, frame = multiprocessing.parent_process(), None, sys._getframe()
+    event, frame = None, sys._getframe()
     while event is None and frame.f_back is not None:
         frame = frame.f_back
         event = frame.f_locals.get("done_event")
+    return lambda: event is not None and bool(event.is_set())
 
-    def left() -> bool:
-        gone = parent is not None and not parent.is_alive()  # also if it died before this worker began
-        return gone or (event is not None and bool(event.is_set()))
 
-    return left
+def _die_with_parent() -> None:
+    """End this worker when its parent has died, wherever it is.
+
+    Torch compares the parent's number with the one it saw when the worker began: a worker whose parent died before that
+    would wait for ever, and with it those that were forked before, whose pipes it holds."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _tensors(batch: Batch) -> dict[str, torch.Tensor]:
