@@ -13,7 +13,7 @@ import pytest
 from tiny import tiny_store
 
 from aioli.cli import main
-from aioli.report.blocks import BLOCKS, block, rounded
+from aioli.export import SYSTEMS, block
 from aioli.report.compare import markdown, page
 from aioli.runs.comparison import Comparison, Row, score_of
 from aioli.stats import interval
@@ -172,7 +172,7 @@ def test_what_mix_says(data, tmp_path, capsys):
     found = json.loads(out.read_text())
     assert sum(found["proportions"].values()) == pytest.approx(1)
     assert found["path"] is None
-    for name in BLOCKS:
+    for name in SYSTEMS:
         assert main(["mix", *words(data, place, "--method", "dml:runs=4", "--block", name, "--quiet")]) == 0
         assert capsys.readouterr().out.strip() == block(name, found["proportions"])
     assert main(["mix", *words(data, place, "--method", "aioli:rounds=2,k=1", "--json")]) == 0
@@ -333,25 +333,3 @@ def test_reports_escape_what_comes_from_data(tmp_path):
     table = markdown(found)
     assert "<script" not in table.replace("\\<", "")
     assert all(line.replace("\\|", "").count("|") == 10 for line in table.splitlines() if line.startswith("|"))
-
-
-def test_shares_to_paste_add_up_to_one():
-    rng = np.random.default_rng(0)
-    for m in (1, 2, 3, 17, 500):
-        p = rng.dirichlet(np.full(m, 0.3))
-        shares = rounded({f"g{j}": value for j, value in enumerate(p)})
-        assert round(sum(round(value * 10**6) for value in shares.values())) == 10**6
-        assert max(abs(shares[f"g{j}"] - p[j]) for j in range(m)) < 2e-6
-    assert block("megatron", {"co de": 0.25, "x": 0.75, "none": 0.0}) == (
-        "--data-path 0.250000 'co de_text_document' 0.750000 x_text_document"
-    )
-    assert block("hf", {"a": 0.5, "b'": 0.5}).startswith(
-        """interleave_datasets([data['a'], data["b'"]], probabilities=["""
-    )
-    import yaml
-
-    tricky = {"yes": 0.5, "a: b": 0.25, "no\nline": 0.25}
-    assert yaml.safe_load(block("yaml", tricky)) == {"proportions": tricky}
-    streams = yaml.safe_load(block("mosaicml", tricky))["streams"]
-    assert {name: stream["proportion"] for name, stream in streams.items()} == tricky
-    assert json.loads(block("json", tricky)) == tricky

@@ -303,7 +303,7 @@ def aioli_pooled(
     *,
     rounds: int | None = None,
     k: int | None = 2,
-    eps: float = 0.5,
+    eps: float | None = None,
     delta: float | None = 0.9,
     first: float | None = 0.3,
     eta: float = 3.0,
@@ -312,6 +312,7 @@ def aioli_pooled(
     shrink: bool = True,
     caution: float | None = None,
     expected: float | None = 0.7,
+    lead: float | None = 2.0,
     doubt: float = 0.5,
     after: float = 0.1,
     until: float = 0.5,
@@ -321,9 +322,14 @@ def aioli_pooled(
     p_init: Vector = None,
     S_init: int = 0,
 ) -> Run:
-    """Ours: one regression over the sweeps of all rounds; noise moves p little, targets that disagree do not (E33)."""
+    """Ours: one regression over the sweeps of all rounds; noise moves p little, targets that disagree do not (E33).
+
+    eps: one-hot smoothing of the sweep mixtures; None: 0.25 for one target, 0.5 for several
+    """
+    if eps is None:
+        eps = 0.25 if problem.n == 1 else 0.5
     intervals = InterleavedSweep(k, eps, delta, "mirrored", around)
-    sweep = PooledSweep(intervals, discount, shrink, caution, doubt, after, until, first, expected)
+    sweep = PooledSweep(intervals, discount, shrink, caution, doubt, after, until, first, expected, lead)
     low, high = _bounds(problem, floors, caps)
     egd = EGD(eta, **_memory(gamma), floors=low, caps=high)
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)

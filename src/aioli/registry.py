@@ -244,13 +244,14 @@ class Method:
         labels = (
             tuple(groups) if not isinstance(groups, str) else cast(tuple[str, ...], groups)
         )  # Problem refuses a str
-        plan = self.plan(Problem(labels, steps, **problem))
+        asked = Problem(labels, steps, **problem)
+        plan = self.plan(asked)
         try:
             stage = next(plan)
         except StopIteration as end:
             run: Run = end.value
             policy = run.policy()
-            policy.groups = labels
+            policy.groups, policy.targets, policy.method = labels, asked.targets, self.name
             return policy
         shortcuts = {"proxy": "set proxy=true to train its proxy run alone", "graph": "give the graph it would learn"}
         found = [words for key, words in shortcuts.items() if self.base is None and key in settings_of(self.name)]
@@ -350,6 +351,7 @@ MEANINGS: dict[str, str] = {
     "after": "share of the run before the first sweep",
     "first": "share of the round spent on sweeps while it is not known whether several targets agree",
     "expected": "how large contrasts are expected to be for a single target; None: caution decides, as for several",
+    "lead": "standard errors by which a group must lead towards a single target to end the sweeps; None: nothing does",
     "around": "what sweep mixtures are smoothed towards: uniform (the paper) or the current mixture",
     "candidates": "simulated mixtures to choose from",
     "caps": "largest share of each group: a list, or a dict by name",

@@ -20,7 +20,7 @@ from aioli.simplex import Array
 SURE = 4.0
 """Times its variance by noise that a disagreement must amount to before it ends the sweeps."""
 JUDGED = 2
-"""Sweeps after which it is judged whether targets disagree so much that the mixture had better stay."""
+"""Sweeps after which it is judged whether more of them would tell anything that is worth their steps."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,9 @@ class PooledSweep:
     """How large contrasts, relative to the typical drop, are expected to be where there is a single target: p follows
     their posterior mean, a little even within the noise, because staying would cost what there is to win. None: as for
     several targets."""
+    lead: float | None = None
+    """Standard errors by which one group must lead all others, towards a single target, to end the sweeps, which cost
+    more than they still tell. None: nothing ends them; an accumulating solver needs that, for which p is on its way."""
     start: Start = field(default="always", init=False, repr=False)
     needs: frozenset[str] = field(default=VAL, init=False, repr=False)
     weighting: Weighting = field(default="sample", init=False, repr=False)
@@ -60,6 +63,8 @@ class PooledSweep:
             raise ValueError(f"caution={self.caution} must be at least 1")
         if self.expected is not None and not self.expected > 0.0:
             raise ValueError(f"expected={self.expected} must be positive, or None")
+        if self.lead is not None and not self.lead > 0.0:
+            raise ValueError(f"lead={self.lead} must be positive, or None")
         if not self.doubt >= 0.0:
             raise ValueError(f"doubt={self.doubt} must not be negative")
         if not 0.0 <= self.after < self.until <= 1.0:
@@ -129,11 +134,21 @@ class PooledSweep:
         )
         V = left[-1] * np.diag(inverse)
         caution = self.caution if self.caution is not None else (1.0 if round.task.targets == 1 else 2.0)
-        new["settled"] = bool(new["rounds"] >= JUDGED and float(theta @ theta + caution * V.sum()) < sure)
+        if new["rounds"] >= JUDGED:
+            apart_for_sure = float(theta @ theta + caution * V.sum()) < sure
+            new["settled"] = apart_for_sure or (round.task.targets == 1 and self._leads(theta, left[-1] * inverse))
         if self.expected is not None and round.task.targets == 1:
             pull = theta * self.expected**2 / (self.expected**2 + V)
             return new, Estimate(A, pull - pull.mean(), stderr)
         return new, Estimate(A, _shrink(theta, V, caution, apart), stderr)
+
+    def _leads(self, theta: Array, covariance: Array) -> bool:
+        """Whether the largest contrast exceeds the second in spite of their noise."""
+        if self.lead is None or theta.size == 1:
+            return False
+        second, first = np.argsort(theta)[-2:]
+        gap = covariance[first, first] + covariance[second, second] - 2.0 * covariance[first, second]
+        return bool(theta[first] - theta[second] > self.lead * np.sqrt(max(float(gap), 0.0)))
 
 
 def _disagreement(contrasts: Array, weights: Array, noise: Array) -> float:
