@@ -43,7 +43,12 @@ def _prepared(
     recipe = find(name)
     files = [f"{Path(each).resolve()}/*.jsonl*" if Path(each).is_dir() else str(Path(each).resolve()) for each in data]
     recipe = {**recipe, **(settings or {}), "sources": [{**recipe["sources"][0], "files": files}]}
-    return prepare(recipe, place / f"{name}-{content_hash([files, settings])[:8]}", progress=progress)
+    seen = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for each in files for file in _matching(each)]
+    return prepare(recipe, place / f"{name}-{content_hash([files, settings, seen])[:8]}", progress=progress)
+
+
+def _matching(pattern: str) -> list[Path]:
+    return sorted(Path(pattern).parent.glob(Path(pattern).name))
 
 
 def scarce(store: TokenStore, groups: Sequence[str], group: str, place: Path) -> TokenStore:

@@ -72,7 +72,7 @@ def parameters(results: Mapping[str, Any]) -> list[Block]:
     there = paper.printed()["parameters"]["r2"]
     words = (
         f"Perplexity gained against similarity, a point for each method and setting (means over seeds, {len(means)} "
-        f"points): slope {slope:+.2f}, R² {r2:.2f} *({there})*. Intervals are over settings."
+        f"points): slope {slope:+.2f}, R² {r2:.2f} *({there})*. Intervals are over settings: {', '.join(settings)}."
     )
     return [(["method", "mean sim(A, A*)", "lowest", "perplexity gained"], rows), words]
 
