@@ -317,3 +317,10 @@ def test_looking_at_the_counts_does_not_change_the_stream(store):
         assert int(curious.drawn.sum()) % 8 == 0
         curious.state_dict()
         curious.owed()
+
+
+def test_indices_may_have_names():
+    assert MixtureSampler(Indices((5, 5)), 4).groups == ("0", "1")
+    assert MixtureSampler(Indices((5, 5), ("code", "web")), 4).groups == ("code", "web")
+    with pytest.raises(ValueError, match=r"groups=\['code'\] must be 2 names"):
+        MixtureSampler(Indices((5, 5), ("code",)), 4)

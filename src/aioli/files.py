@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +36,18 @@ def new_directory(beside: Path) -> Path:
     made = Path(tempfile.mkdtemp(prefix=f".{beside.name}.", dir=beside.parent))
     made.chmod(0o777 & ~_UMASK)
     return made
+
+
+def put_directory(made: Path, place: Path) -> None:
+    """Put a finished directory in its place; one that was there is removed when the new one stands."""
+    if not place.exists():
+        os.replace(made, place)
+    else:
+        aside = new_directory(place)
+        os.replace(place, aside / "old")
+        os.replace(made, place)
+        shutil.rmtree(aside, ignore_errors=True)
+    sync_directory(place.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -16,7 +16,9 @@ from aioli.cli import (
     compare,
     demo,
     eval,
+    export,
     fit,
+    groups,
     methods,
     mix,
     plan,
@@ -34,6 +36,7 @@ from aioli.cli import (
 
 COMMANDS = (
     demo,
+    groups,
     prepare,
     train,
     watch,
@@ -46,6 +49,7 @@ COMMANDS = (
     predict,
     solve,
     analyze,
+    export,
     report,
     ui,
     reproduce,

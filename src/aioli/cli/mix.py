@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from aioli.cli.jobs import add_executor, add_recipe, check_place, conduct, recipe_of, setups
 from aioli.cli.parse import parse_methods
 from aioli.cli.show import say, table
+from aioli.export.schedule import rounded
+from aioli.export.systems import SYSTEMS, block
 from aioli.files import write_text
-from aioli.report.blocks import BLOCKS, block, rounded
 from aioli.report.text import clock, spark
 from aioli.report.text import path as way_of
 
@@ -26,7 +27,7 @@ EXAMPLES = """examples:
   aioli mix recipe.yaml --method dml --only-proportions   the same without the final run
   aioli mix recipe.yaml --method aioli                    the mixture moves while the model trains
   aioli mix recipe.yaml --method regmix:runs=32 proxy.model=tiny proxy.steps=500 --budget 20
-  aioli mix recipe.yaml --method doremi --block hf        only the line for Hugging Face datasets
+  aioli mix recipe.yaml --method doremi --block hf        only the lines for Hugging Face datasets
   aioli mix recipe.yaml --method dml --executor ray --address auto --gpus 1
 
 Interrupt it at any time: the same command goes on. Runs are kept (aioli runs) and never trained twice.
@@ -45,7 +46,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     add_recipe(command)
     command.add_argument("--method", metavar="NAME", help="such as dml or aioli:eta=0.5 (default: the recipe's)")
     command.add_argument("--only-proportions", action="store_true", help="do not train the final run")
-    command.add_argument("--block", choices=list(BLOCKS), help="print only the mixture, for this trainer")
+    command.add_argument("--block", choices=list(SYSTEMS), help="print only the mixture, for this trainer")
     command.add_argument("-o", "--out", metavar="FILE.json", help="also write everything as JSON")
     add_executor(command)
     command.set_defaults(run=run)
@@ -115,8 +116,8 @@ def render(found: Mixture) -> str:
     if found.measured or found.predicted:
         lines += [_losses(found), ""]
     lines += [_cost(found), "", "to paste:", f"  {block('json', found.proportions)}"]
-    lines += [f"  {block('megatron', found.proportions)}", f"  {block('hf', found.proportions)}"]
-    lines.append(f"  (--block {'|'.join(BLOCKS)} prints one alone)")
+    lines.append(f"  {block('megatron', found.proportions)}")
+    lines.append(f"  (--block {'|'.join(SYSTEMS)} prints one alone; aioli export writes them with your paths)")
     return "\n".join(lines)
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from aioli.cli.jobs import check_place
 from aioli.cli.show import Bar, say, table
+from aioli.export.systems import SYSTEMS, block
 from aioli.files import read_json, write_text
-from aioli.report.blocks import BLOCKS, block
 
 if TYPE_CHECKING:
     from aioli.fits import Fit, Solution, Wish
@@ -60,7 +60,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         help="resampled tables for intervals (default 200; 100 or 20 for slow laws; 0: none)",
     )
     command.add_argument("--seed", type=int, default=0, help="of the resampling (default 0)")
-    command.add_argument("--block", choices=list(BLOCKS), help="print only the mixture, for this trainer")
+    command.add_argument("--block", choices=list(SYSTEMS), help="print only the mixture, for this trainer")
     command.add_argument("-o", "--out", metavar="FILE.json", help="also write everything as JSON")
     command.add_argument("--report", metavar="FILE.html", help="write a page with pictures")
     command.add_argument("--json", action="store_true", help="print JSON")
@@ -194,7 +194,7 @@ def render(found: Solution, page: Path | None = None) -> str:
     lines += [_simple(found), ""]
     lines += [f"worth knowing: {note}" for note in found.notes]
     lines += ["to paste:", f"  {block('json', dict(zip(fit.runs.groups, best.proportions.tolist(), strict=True)))}"]
-    lines.append(f"  (--block {'|'.join(BLOCKS)} prints one alone)")
+    lines.append(f"  (--block {'|'.join(SYSTEMS)} prints one alone; aioli export writes them with your paths)")
     if page is not None:
         lines.append(f"pictures: {page}")
     return "\n".join(lines)

@@ -51,24 +51,35 @@ def chunks(recipe: DataRecipe, entries: Sequence[Input], at: int = 0, record: in
     """The documents of all inputs from a position on, about a megabyte at a time."""
     chunk, size, before = Chunk(at, record), 0, sum(entry.bytes for entry in entries[:at])
     for number, entry in enumerate(entries[at:], at):
-        for made, notes, position, read in _documents(recipe, entry, record if number == at else 0):
-            chunk.documents += made
-            chunk.notes += notes
-            chunk.input, chunk.record, chunk.read = number, position, before + read
-            size += sum(len(document.text) + len(document.prompt or "") for document in made)
+        for found in documents(recipe, entry, record if number == at else 0):
+            chunk.documents += found.documents
+            chunk.notes += found.notes
+            chunk.input, chunk.record, chunk.read = number, found.number, before + found.read
+            size += sum(len(document.text) + len(document.prompt or "") for document in found.documents)
             if size >= _CHUNK_CHARACTERS or len(chunk.documents) >= _CHUNK_DOCUMENTS:
                 yield chunk
-                chunk, size = Chunk(number, position, chunk.read), 0
+                chunk, size = Chunk(number, found.number, chunk.read), 0
         before += entry.bytes
         chunk.input, chunk.record, chunk.read = number + 1, 0, before
     yield chunk
 
 
-def _documents(recipe: DataRecipe, entry: Input, skip: int) -> Iterator[tuple[list[Document], Counter[str], int, int]]:
-    """Record by record: its documents, what was noted, its number, and how much of the input has been read."""
+class Found(NamedTuple):
+    """One record: what it holds, and how much of its input has been read by then."""
+
+    raw: Raw | None
+    """As it stands in the input; None where the rest of an input could not be read."""
+    documents: list[Document]
+    notes: Counter[str]
+    number: int
+    read: int
+
+
+def documents(recipe: DataRecipe, entry: Input, skip: int = 0, whole: bool = False) -> Iterator[Found]:
+    """Record by record; `whole` records have all their fields, not only those that the source names."""
     maker, number = _Maker(recipe, entry), skip
     try:
-        for raw, read in records(entry, skip):
+        for raw, read in records(entry, skip, whole):
             number += 1
             notes: Counter[str] = Counter()
             try:
@@ -77,11 +88,12 @@ def _documents(recipe: DataRecipe, entry: Input, skip: int) -> Iterator[tuple[li
                 if recipe.bad_records == "error":
                     raise
                 made, notes = [], Counter({f"{LEFT_OUT}: bad records": 1})
-            yield made, notes, number, read
+            yield Found(raw, made, notes, number, read)
     except DamagedError:
         if recipe.bad_records == "error":
             raise
-        yield [], Counter({f"{LEFT_OUT}: the rest of {entry.name} from record {number + 1} on": 1}), number, entry.bytes
+        lost = Counter({f"{LEFT_OUT}: the rest of {entry.name} from record {number + 1} on": 1})
+        yield Found(None, [], lost, number, entry.bytes)
 
 
 class _Maker:
@@ -105,7 +117,7 @@ class _Maker:
         else:
             if isinstance(raw, bytes) and not raw.strip():
                 return []
-            record = _record(raw, where, notes)
+            record = as_record(raw, where, notes)
             text, prompt = _texts(self.source, record, where, notes)
             group = self.group if self.source.group_field is None else _name(record, self.source.group_field, where)
         assert group is not None
@@ -164,7 +176,8 @@ def _sound(text: str, notes: Counter[str]) -> str:
     return text
 
 
-def _record(raw: Raw, where: str, notes: Counter[str]) -> dict[str, Any]:
+def as_record(raw: Raw, where: str, notes: Counter[str]) -> dict[str, Any]:
+    """A record as it was read, with its fields."""
     if isinstance(raw, bytes):
         try:
             found = json.loads(_decode(raw, notes))

@@ -156,12 +156,13 @@ def lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
 Raw = bytes | dict[str, Any]
 
 
-def records(entry: Input, skip: int = 0) -> Iterator[tuple[Raw, int]]:
-    """Raw records from number `skip` on, each with how many bytes of the file have been read by then."""
+def records(entry: Input, skip: int = 0, whole: bool = False) -> Iterator[tuple[Raw, int]]:
+    """Raw records from number `skip` on, each with how many bytes of the file have been read by then; `whole` reads all
+    columns of Parquet files."""
     if entry.file is None:
         yield from ((record, 0) for record in _dataset(entry.source, skip))
     elif entry.kind == "parquet":
-        yield from _parquet(entry, skip)
+        yield from _parquet(entry, skip, whole)
     else:
         with entry.file.open("rb") as file:
             pieces = unpacked(file, entry.file.suffix.lower(), entry.name)
@@ -191,7 +192,7 @@ def _json(content: bytes, entry: Input) -> Iterator[Raw]:
         yield record if isinstance(record, dict) else json.dumps(record).encode()
 
 
-def _parquet(entry: Input, skip: int) -> Iterator[tuple[Raw, int]]:
+def _parquet(entry: Input, skip: int, whole: bool) -> Iterator[tuple[Raw, int]]:
     try:
         import pyarrow
         import pyarrow.parquet as parquet
@@ -201,7 +202,7 @@ def _parquet(entry: Input, skip: int) -> Iterator[tuple[Raw, int]]:
         with parquet.ParquetFile(entry.file) as file:
             names = file.schema_arrow.names
             wanted = {name if name in names else name.split(".")[0] for name in entry.source.fields}
-            columns = None if wanted - set(names) else sorted(wanted)
+            columns = None if whole or wanted - set(names) else sorted(wanted)
             total, done = file.metadata.num_rows, 0
             for batch in file.iter_batches(batch_size=1024, columns=columns):
                 done += len(batch)

@@ -67,6 +67,8 @@ class Indices(NamedTuple):
     """What a store is to the sampler, if only positions are wanted: how many sequences each group has."""
 
     sizes: tuple[int, ...]
+    groups: tuple[str, ...] | None = None
+    """Their names; None: their numbers."""
 
 
 class MixtureSampler:
@@ -101,7 +103,9 @@ class MixtureSampler:
             self.context, self._rows = store.context, Rows(store, split, self.groups)
             self._data = store.fingerprint
         else:
-            self.groups, self.context, self._data = tuple(map(str, range(len(store.sizes)))), 0, ""
+            self.groups, self.context, self._data = store.groups or tuple(map(str, range(len(store.sizes)))), 0, ""
+            if len(self.groups) != len(store.sizes):
+                raise ValueError(f"groups={list(self.groups)} must be {len(store.sizes)} names, one for each size")
             self.sizes = np.array(store.sizes, dtype=np.int64)
             if self.sizes.size == 0 or (self.sizes < 0).any():
                 raise ValueError(f"sizes={store.sizes} must be whole numbers, not negative, at least one")

@@ -87,8 +87,8 @@ def read_runs(
         )
     key = _index(first, last, index) if len(sheets) == 2 else None
     idle = {key, targets_in, index, *(where or {})}
-    shares = _matching(first, proportions, idle, "--proportions")
-    values = _matching(last, losses, idle | (set(shares.values()) if len(sheets) == 1 else set()), "--losses")
+    shares = matching(first, proportions, idle, "--proportions")
+    values = matching(last, losses, idle | (set(shares.values()) if len(sheets) == 1 else set()), "--losses")
     if targets_in is not None:
         last, values, key = _spread(last, values, targets_in, key or index, shares if len(sheets) == 1 else {})
         first = last if len(sheets) == 1 else first
@@ -98,7 +98,7 @@ def read_runs(
     if len(sheets) == 1 and targets_in is None:
         notes += _repeated(first, set(shares.values()) | set(values.values()))
     pairs = [(r, r) for r in range(len(first.rows))] if first is last else _joined(first, last, str(key), notes)
-    P, kept, renormalised = _mixtures(first, list(shares.values()), [a for a, _ in pairs], notes)
+    P, kept, renormalised = mixtures(first, list(shares.values()), [a for a, _ in pairs], notes)
     rows = [pairs[k][1] for k in kept]
     L = np.array([[_loss(last, r, column) for column in values.values()] for r in rows]).reshape(len(rows), -1)
     found = Runs(tuple(shares), tuple(values), P, L, renormalised, columns=tuple(shares.values()))
@@ -127,7 +127,7 @@ def read_mixtures(
     """
     sheet = read_sheet(path)
     if proportions is not None:
-        names = _matching(sheet, proportions, set(), "--proportions")
+        names = matching(sheet, proportions, set(), "--proportions")
     elif columns and all(column in sheet.columns for column in columns):
         names = dict(zip(groups, columns, strict=True))
     else:
@@ -139,7 +139,7 @@ def read_mixtures(
             "such as --proportions 'train_*' says how columns are named)"
         )
     notes: list[str] = []
-    P, kept, count = _mixtures(sheet, [names[group] for group in groups], list(range(len(sheet.rows))), notes)
+    P, kept, count = mixtures(sheet, [names[group] for group in groups], list(range(len(sheet.rows))), notes)
     if len(kept) < len(sheet.rows):
         raise ValueError(f"{sheet.path.name}: {notes[0]}")
     return P, count
@@ -156,7 +156,7 @@ def _ending(columns: Sequence[str], group: str) -> list[str]:
 # ---------------------------------------------------------------- columns
 
 
-def _matching(sheet: Sheet, patterns: str | None, used: set[str | None], option: str) -> dict[str, str]:
+def matching(sheet: Sheet, patterns: str | None, used: set[str | None], option: str) -> dict[str, str]:
     """Columns by name. The part under a single star is the name; without a pattern every numeric column counts."""
     if patterns is None:
         free = [c for c in sheet.columns if c not in used and c.lower() not in IDLE and _numeric(sheet, c)]
@@ -294,7 +294,7 @@ def _loss(sheet: Sheet, row: int, column: str) -> float:
     return value
 
 
-def _mixtures(sheet: Sheet, columns: list[str], rows: list[int], notes: list[str]) -> tuple[Array, list[int], int]:
+def mixtures(sheet: Sheet, columns: list[str], rows: list[int], notes: list[str]) -> tuple[Array, list[int], int]:
     """Shares that sum to 1, the places of the rows that have any, and how many had to be renormalised."""
     found, kept, count, empty = [], [], 0, 0
     for k, row in enumerate(rows):

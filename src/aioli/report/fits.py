@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from aioli.export.systems import block
 from aioli.fits.fit import Fit
 from aioli.fits.named import FORMULAS
 from aioli.fits.solution import Solution
 from aioli.report import page as pages
-from aioli.report.blocks import block
 from aioli.report.plots import Cloud, Share, clouds, heat, shares, simplex
 from aioli.simplex import Array
 
