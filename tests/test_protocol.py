@@ -111,6 +111,22 @@ def test_a_cursor_in_a_loop_does_what_drive_does():
     np.testing.assert_allclose(policy.report()["p"], driven.report()["p"], atol=1e-9)
 
 
+def test_a_cursor_records_every_segment_as_drive_does():
+    world = LinearWorld(np.array([[2e-3, 0.0], [1e-3, 1e-3]]), np.full(2, 4.0), 400)
+    driven, recorded = [], []
+    drive(aioli(), world.trainer(), lambda *seen: driven.append(seen))
+    loop = Loop(world)
+    cursor = Cursor(aioli(), {"val_loss": loop.evaluate}, record=lambda *seen: recorded.append(seen))
+    while not cursor.done:
+        cursor.step(loop.train(cursor.proportions))
+    assert [(s.steps, s.tag) for s, _ in recorded] == [(s.steps, s.tag) for s, _ in driven]
+    for (_, one), (_, two) in zip(recorded, driven, strict=True):
+        np.testing.assert_allclose(one.tokens, two.tokens)
+        assert (one.val_loss is None) == (two.val_loss is None)
+        if one.val_loss is not None:
+            np.testing.assert_allclose(one.val_loss, two.val_loss)
+
+
 def test_a_cursor_without_tokens_assumes_the_requested_mixture():
     cursor = Cursor(aioli(), {"val_loss": lambda: np.array([2.0, 3.0])})
     steps = 0

@@ -33,6 +33,18 @@ def tiny_recipe(store, **more):
     return build(TrainRecipe, plain)
 
 
+def word_tokenizer(words):
+    """A tokenizer of whole words, as transformers has them; the first word is the end."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    end = words[0]
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=end))
+    made.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
+    made.add_special_tokens([end])
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token=end, pad_token=end)
+
+
 class Here:
     """An executor in this process, which counts what it trains."""
 

@@ -199,11 +199,11 @@ Measure = Callable[[], ArrayLike]
 class Cursor:
     """A policy inside a training loop that is not ours.
 
-    cursor = Cursor(policy, {"val_loss": lambda: evaluate(model)})
-    while not cursor.done:
-        batch = draw(cursor.proportions)      # changes only between segments
-        tokens = train_one_step(batch)
-        cursor.step(tokens)                   # tokens per group; left out: as requested
+        cursor = Cursor(policy, {"val_loss": lambda: evaluate(model)})
+        while not cursor.done:
+            batch = draw(cursor.proportions)  # changes only between segments
+            tokens = train_one_step(batch)
+            cursor.step(tokens)               # tokens per group; left out: as requested
 
     Measuring happens inside `step`, when a segment is over, and before the first step.
     """
@@ -215,6 +215,8 @@ class Cursor:
     """Kinds that the loop passes to `step` instead, such as `train_loss`; averaged over the steps with that group."""
     weightings: Iterable[str] = ("sample",)
     """Add "loss" if the loop multiplies each group's loss by its share when `segment.weighting` says so."""
+    record: Record | None = None
+    """Sees every segment with its observation, after the policy did."""
 
     def __post_init__(self) -> None:
         fed = frozenset({self.fed} if isinstance(self.fed, str) else self.fed)
@@ -253,9 +255,12 @@ class Cursor:
         """The segment being trained; looks that need no step are made on the way. None when all is done."""
         while (segment := self.policy.ask()) is not None and self._steps == segment.steps:
             tokens = self._tokens if self._tokens is not None else np.zeros(segment.proportions.size)
-            self.policy.tell(Observation(tokens, **self._measure(segment)))
+            observation = Observation(tokens, **self._measure(segment))
+            self.policy.tell(observation)
             self._last = segment
             self._clear()
+            if self.record is not None:
+                self.record(segment, observation)
         return segment
 
     @property

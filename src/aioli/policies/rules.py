@@ -79,6 +79,10 @@ class RulePolicy:
         self._asked: Segment | None = None
         self.groups: tuple[str, ...] | None = None
         """Names of the groups, where they are known: loaders check that they mix the same ones in the same order."""
+        self.targets: tuple[str, ...] | None = None
+        """Names of the targets, where they are known and are not the groups: adapters look them up in the data."""
+        self.method = ""
+        """The method that it is of, where that is known: journals are told."""
 
     @property
     def needs(self) -> frozenset[str]:
