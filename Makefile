@@ -1,10 +1,14 @@
 # make demo   install into .venv and train two small models side by side, in a few minutes
 # make test   install into .venv with the development tools and run the tests
 # make lint   ruff and mypy --strict
-# make bench  print the speed of the core, the sampler, prepare, the engine, sweeps and laws as JSON
+# make example-pytorch_loop   install and run one of examples/: training_loop, huggingface_trainer, trl_sft, lightning_trainer
+# make site   build the documentation into site/: open site/index.html, or serve it to search it
+# make bench  print the speed of the core, the sampler, prepare, the engine, sweeps and laws, and that of peers, as JSON
+# make peers  measure aioli beside what one would pick instead, and renew docs/peers.md
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+BENCH_PIP := .venv-bench/bin/python -m pip install --quiet --disable-pip-version-check
 # reports are tested in a browser, from the system's packages; where it cannot be installed those tests are skipped
 BROWSER := command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null || \
   (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium > /dev/null) || \
@@ -12,7 +16,7 @@ BROWSER := command -v chromium > /dev/null || command -v chromium-browser > /dev
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test test-slow lint format bench results docs clean
+.PHONY: demo test test-slow lint format bench peers results docs site clean
 
 demo: .venv/.installed
 	$(BIN)/aioli demo
@@ -25,6 +29,9 @@ test-slow: .venv/.dev
 	@$(BROWSER)
 	$(PYTEST)
 
+example-%: .venv/.dev
+	$(BIN)/python examples/$*.py
+
 lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,21 +41,33 @@ format: .venv/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/.installed
+bench: .venv/.installed .venv-bench/.installed
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/prepare.py
 	$(BIN)/python benchmarks/engine.py
 	$(BIN)/python benchmarks/sweep.py
 	$(BIN)/python benchmarks/laws.py
+	$(BIN)/python benchmarks/peers.py
+
+# beside what one would pick instead; some of these need transformers 4, and so an environment of their own
+peers: .venv/.installed .venv-bench/.installed
+	$(PIP) -e ".[train,hub]"
+	$(BIN)/python benchmarks/peers.py -o results/peers.json
+	$(BIN)/python benchmarks/peers.py --show results/peers.json -o docs/peers.md
 
 # make results DATA=corpus INSTRUCTIONS=tasks   every experiment of the small profile, and the page of their tables
 results: .venv/.dev
 	$(BIN)/aioli reproduce all --data $(DATA) $(if $(INSTRUCTIONS),--instructions $(INSTRUCTIONS)) -o results/mini
 	$(BIN)/aioli reproduce --show results/mini -o docs/results.md
 
-docs: .venv/.installed
+docs: .venv/.dev
 	$(BIN)/python docs/generate.py
+
+# the variable silences an announcement of mkdocs-material that is no warning about these pages
+site: .venv/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "open site/index.html; to search as well: $(BIN)/python -m http.server -d site"
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -61,5 +80,14 @@ docs: .venv/.installed
 	$(PIP) -e ".[dev]"
 	@touch $@ .venv/.installed
 
+.venv-bench/bin/python:
+	$(PYTHON) -m venv .venv-bench
+
+.venv-bench/.installed: .venv-bench/bin/python pyproject.toml benchmarks/constraints.txt
+	$(BENCH_PIP) -c benchmarks/constraints.txt -e ".[bench]"
+	$(BENCH_PIP) -c benchmarks/constraints.txt --no-deps fms-acceleration-odm || \
+	  echo "fms-acceleration-odm cannot be installed here; benchmarks/peers.py will say so"
+	@touch $@
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf .venv .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis dist site

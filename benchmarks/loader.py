@@ -1,7 +1,7 @@
 """Speed, memory and state of the mixture sampler, next to its limit and its peers: python benchmarks/loader.py
 
 All deliver int64 batches of 16 sequences, drawn from three groups by one mixture. The limit is a bare NumPy gather of
-random rows from one memory map that is as large as the three groups together. Peers (see peers.py) are measured if they
+random rows from one memory map that is as large as the three groups together. Peers (see loaders/) are measured if they
 are installed. Contenders take turns, each for a fixed piece of work; ours and the limit, which are close, alternate in
 short slices. Times are medians over the rounds, ratios are medians of the ratios within a round.
 """
@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from peers import PEERS, Task, installed, seconds, serve, settled
+from loaders import PEERS, Task, installed, seconds, serve, settled
 
 from aioli.data import Indices, MixtureSampler, TokenStore, write_store
 

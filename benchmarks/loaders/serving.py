@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from peers.forms import PEERS, notes
+from loaders.forms import PEERS, notes
 
 CHECKED = 200
 """Batches of each form that are compared with the data."""

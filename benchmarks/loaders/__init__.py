@@ -4,7 +4,7 @@ Each peer runs in a process of its own, so that its threads and workers disturb 
 forms.py and a line in its PEERS.
 """
 
-from peers.forms import PEERS, Task, installed
-from peers.serving import seconds, serve, settled
+from loaders.forms import PEERS, Task, installed
+from loaders.serving import seconds, serve, settled
 
 __all__ = ["PEERS", "Task", "installed", "seconds", "serve", "settled"]
