@@ -1,18 +1,24 @@
-"""Run the commands shown in the README and the docs, and put in what they print: python docs/generate.py [--check]
+"""Renew what the README and the docs take from the code: python docs/generate.py [--check]
 
-A console block whose first line is `$ aioli …` shows exactly what that command prints on this code. With --check
-nothing is written; the exit code says whether all is current (only commands that take no time are checked).
+A console block whose first line is `$ aioli …` shows exactly what that command prints on this code, what stands between
+`<!-- generated: NAME -->` and `<!-- end -->` is made by `reference.py`, and pages of measured results (peers.md) are
+made of these. With --check nothing is written; the exit code says whether all is current (only commands that take no
+time are checked).
 """
 
+import json
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import reference
+
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"```console\n\$ (aioli [^\n]*)\n(.*?)```", re.DOTALL)
-QUICK = ("aioli methods",)
+PART = re.compile(r"<!-- generated: ([^\n]*?) -->\n(.*?)<!-- end -->", re.DOTALL)
+QUICK = ("aioli methods", "aioli export --list")
 
 
 def output_of(command: str) -> str:
@@ -25,8 +31,21 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+def made() -> dict[Path, str]:
+    """Pages that are made of results as a whole."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    from contest.page import page
+
+    return {ROOT / "docs" / "peers.md": page(json.loads((ROOT / "results" / "peers.json").read_text()))}
+
+
 def main(check: bool) -> int:
     stale = []
+    for page, fresh in made().items():
+        if not page.exists() or fresh != page.read_text():
+            stale.append(page.name)
+            if not check:
+                page.write_text(fresh)
     for page in pages():
         text = page.read_text()
 
@@ -37,6 +56,9 @@ def main(check: bool) -> int:
             return f"```console\n$ {command}\n{output_of(command)}```"
 
         fresh = BLOCK.sub(renew, text)
+        fresh = PART.sub(
+            lambda part: f"<!-- generated: {part[1]} -->\n\n{reference.PARTS[part[1]]()}\n\n<!-- end -->", fresh
+        )
         if fresh != text:
             stale.append(page.name)
             if not check:
