@@ -32,7 +32,7 @@ def launch(jobs, folder, *more):
     (folder / "jobs.json").write_text(json.dumps(jobs))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     done = subprocess.run(
-        [*torchrun, str(WORKER), str(folder / "jobs.json"), *more], capture_output=True, text=True, timeout=120
+        [*torchrun, str(WORKER), str(folder / "jobs.json"), *more], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]
 

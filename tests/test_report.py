@@ -57,7 +57,7 @@ def browse(page, script, folder, *options):
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     command += ["--enable-logging=stderr", f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=3000"]
     command += [*options, "--dump-dom", f"file://{copy}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     title = re.search(r"<title>(.*?)</title>", done.stdout, re.S)
     assert title, done.stderr
     plain = title[1].replace("&quot;", '"').replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")

@@ -257,7 +257,7 @@ def test_two_at_once_do_not_disturb_each_other(tmp_path):
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe({"group": "g", "files": "a.jsonl"})))
     command = [*COMMAND, "recipe.yaml", "-o", "store"]
     both = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    errors = [process.communicate(timeout=120)[1] for process in both]
+    errors = [process.communicate(timeout=300)[1] for process in both]
     codes = sorted(process.returncode for process in both)
     assert codes in ([0, 0], [0, 2])
     if codes == [0, 2]:

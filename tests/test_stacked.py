@@ -10,6 +10,7 @@ from tiny import tiny_recipe, tiny_store
 
 from aioli.data import write_store
 from aioli.methods import create
+from aioli.policies import Static
 from aioli.runs import Asked, Conductor, Job, LocalExecutor, RunStore, Setup
 from aioli.runs.together import work_together
 from aioli.runs.work import work
@@ -156,3 +157,24 @@ def test_a_sweep_in_stacks(data, tmp_path):
     executor.close()
     assert found.error is None
     assert sorted(store.result(job.key)["stacked"] for job in found.extra) == [5] * 10
+
+
+def test_runs_that_others_go_on_from_are_not_stacked(data, tmp_path):
+    """Stacks leave no checkpoints; such runs were trained again and again."""
+    setup = Setup.of(tiny_recipe(data))
+    problem = setup.problem(0)
+    first = [problem.static([x, 1 - x, 0], 2) for x in (0.25, 0.5, 0.75)]
+    second = [problem.run(Static((0.5, 0.5, 0.0)), 2, parent=run) for run in first]
+
+    class Pairs:
+        own, name = False, "pairs"
+
+        def plan(self, problem):
+            yield [*first, *second]
+            return problem.final_static([0.5, 0.5, 0])
+
+    store, executor = RunStore(tmp_path / "runs"), LocalExecutor(1, stack=8)
+    found = Conductor(store, executor, setup, setup).conduct([Asked("pairs", Pairs(), problem)])[0]
+    executor.close()
+    assert found.error is None
+    assert len(found.extra) == 6

@@ -154,7 +154,7 @@ def test_a_stop_before_the_first_step_costs_nothing(store, tmp_path):
         "train.signal = type('S', (), {**vars(signal), 'signal': staticmethod(ready)})\n"
         "sys.exit(main(['train', *sys.argv[1:]]))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "stopped at step 0; go on with: aioli" in done.stderr
     assert main(["train", *words, "--json"]) == 0

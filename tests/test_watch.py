@@ -66,13 +66,13 @@ def test_a_running_run_is_followed_to_its_end(store, tmp_path):
     )
     words = [sys.executable, "-c", code, recipe.model_dump_json(), str(tmp_path / "run")]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as trainer:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (tmp_path / "run" / "status.json").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         assert is_locked(tmp_path / "run")
         command = [sys.executable, "-m", "aioli", "watch", str(tmp_path / "run"), "--every", "0.2"]
-        seen = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        trainer.communicate(timeout=60)
+        seen = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        trainer.communicate(timeout=300)
     assert seen.returncode == 0, seen.stderr
     assert "/400  loss" in seen.stdout
     assert "finished: 400 steps" in seen.stdout
@@ -114,11 +114,11 @@ def test_a_terminal_is_redrawn_and_left_with_ctrl_c(finished, tmp_path):
         [sys.executable, "-m", "aioli", "watch", str(run), "--every", "0.1"], stdout=secondary, stderr=secondary
     )
     os.close(secondary)
-    text, deadline = "", time.monotonic() + 60
+    text, deadline = "", time.monotonic() + 300
     while text.count("\x1b[J") < 3 and time.monotonic() < deadline:
         text += os.read(primary, 65536).decode(errors="replace")
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=120) == 130
+    assert process.wait(timeout=300) == 130
     holder.kill()
     holder.wait()
     holder.stdout.close()

@@ -120,6 +120,8 @@ class Conductor:
         self._over: dict[str, Job] = {}
         self._parents: set[str] = set()
         """Jobs that others go on from."""
+        self._repeated: set[tuple[str, str]] = set()
+        """Runs that were trained again for their model or checkpoint."""
         self._failed: dict[str, str] = {}
         self._again: list[tuple[float, Job]] = []
 
@@ -237,8 +239,12 @@ class Conductor:
             return False
         if self.store.has(job.key, what):
             return True
-        self.store.forget_result(job.key)
         del self._over[job.key]
+        if (job.key, what) in self._repeated:
+            self._failed[job.key] = f"it was trained again and still left no {what} ({self.store.folder(job.key)})"
+            return False
+        self._repeated.add((job.key, what))
+        self.store.forget_result(job.key)
         return False  # asked for again the next time
 
     def _wait(self) -> None:

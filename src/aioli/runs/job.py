@@ -198,7 +198,7 @@ class Job:
             "start": str(store.start_file(self.start_key).resolve()),
             "recipe": self.recipe(reference, parent).model_dump(mode="json"),
             "keep": keep,
-            "stack": self._stack(),
+            "stack": None if keep else self._stack(),  # stacks save nothing that others could go on from
         }
 
     def _stack(self) -> str | None:
