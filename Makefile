@@ -29,8 +29,12 @@ test-slow: .venv/.dev
 	@$(BROWSER)
 	$(PYTEST)
 
-example-%: .venv/.dev
-	$(BIN)/python examples/$*.py
+# an example needs its framework only; models this small are fastest on one thread
+EXTRA_trl_sft := trl
+EXTRA_lightning_trainer := lightning
+example-%: .venv/.installed
+	$(if $(EXTRA_$*),$(BIN)/python -c "import $(EXTRA_$*)" 2> /dev/null || $(PIP) -e ".[train,$(EXTRA_$*)]")
+	OMP_NUM_THREADS=1 $(BIN)/python examples/$*.py
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

@@ -368,6 +368,16 @@ def test_mistakes_are_named(store, tmp_path):
         attached(tmp_path, store, aioli.create("odm").policy(list(NAMES), STEPS)).train()
     with pytest.raises(ValueError, match=r"has no group 'medicine' to look at; it has code, web, talk"):
         attached(tmp_path, store, online("aioli-ood", targets=["medicine"])).train()
+    with pytest.raises(ValueError, match=r"no train_dataset; for a token store pass TokenStore\('store'\)"):
+        attached(tmp_path, "store")
+    narrow = LlamaForCausalLM(LlamaConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
+    with pytest.raises(ValueError, match=r"the model knows 50 tokens and .* has 97; prepare the store"):
+        attached(tmp_path, store, model=narrow)
+
+
+def test_few_held_out_sequences_are_spoken_of(store, tmp_path, caplog):
+    attached(tmp_path, store, sequences=None).get_train_dataloader()
+    assert "is 1 sequences of each target at a time: a noisy look. sequences=16 would take about" in caplog.text
 
 
 def test_mistakes_in_the_data_are_named(tmp_path):
@@ -398,6 +408,26 @@ def test_a_checkpoint_of_something_else_is_refused(store, tmp_path):
     plain.train()
     with pytest.raises(ValueError, match="was saved without AioliCallback"):
         attached(tmp_path, store).train(resume_from_checkpoint=True)
+
+
+def test_a_run_goes_on_with_what_it_was_begun_with(store, tmp_path):
+    """Otherwise the policy would take what it sees for the effect of its mixtures."""
+
+    def stopped(place, data, given=None):
+        saving = {"save_strategy": "steps", "save_steps": 4}
+        attached(place, data, callbacks=[Stop(4)], given=given, **saving).train()
+
+    stopped(tmp_path / "a", store)
+    with pytest.raises(ValueError, match=r"made with gradient accumulation 1 and this run has 2; .* begin a new run"):
+        attached(tmp_path / "a", store, gradient_accumulation_steps=2).train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match="made with sequences 4 and this run has 5"):
+        attached(tmp_path / "a", store, sequences=5).train(resume_from_checkpoint=True)
+    data = own_data(train=32, eval=8)
+    stopped(tmp_path / "b", "source", data)
+    turned = data["train_dataset"].map(lambda e: {"input_ids": e["input_ids"][::-1]})
+    with pytest.raises(ValueError, match=r"made with data .* and this run has"):
+        attached(tmp_path / "b", "source", given={**data, "train_dataset": turned}).train(resume_from_checkpoint=True)
+    attached(tmp_path / "b", "source", given=own_data(train=32, eval=8)).train(resume_from_checkpoint=True)
 
 
 # ------------------------------------------------------------------ several processes

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 import aioli
@@ -74,16 +74,18 @@ class Stop(Callback):
         trainer.should_stop = trainer.global_step >= self.at
 
 
-def fitted(place, store, workers=0, stop=None, resume=None, steps=STEPS, mixed=True, batch=BATCH, **more):
+def fitted(
+    place, store, workers=0, stop=None, resume=None, steps=STEPS, mixed=True, batch=BATCH, first=(), model=None, **more
+):
     seed_everything(0)
     policy = aioli.create("aioli", rounds=2, k=1, eta=1.0).policy(groups=list(NAMES), steps=STEPS)
     data = MixtureDataModule(policy, store, batch, workers, sequences=4, journal=place)
     saving = ModelCheckpoint(place, filename="at", every_n_train_steps=stop, save_on_train_epoch_end=False)
-    callbacks = [AioliCallback(data, Model.loss)] * mixed + ([] if stop is None else [Stop(stop), saving])
+    callbacks = [*first] + [AioliCallback(data, Model.loss)] * mixed + ([] if stop is None else [Stop(stop), saving])
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False, "accelerator": "cpu"}
     usual = {"max_steps": steps, "enable_checkpointing": stop is not None, "default_root_dir": place}
     trainer = Trainer(callbacks=callbacks, **{**quiet, **usual, **more})
-    model = Model()
+    model = model or Model()
     trainer.fit(model, data, ckpt_path=resume, weights_only=True if resume else None)
     return model
 
@@ -146,6 +148,49 @@ def test_mistakes_are_named(store, tmp_path):
         fitted(tmp_path, store, mixed=False)
 
 
+class Manual(Model):
+    """Steps after every second batch, on its own."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch, index):
+        optimizer = self.optimizers()
+        self.manual_backward(super().training_step(batch, index))
+        if index % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_steps_of_another_size_than_planned_are_refused(store, tmp_path):
+    scheduler = GradientAccumulationScheduler({0: 4})
+    with pytest.raises(ValueError, match=r"changed from 1 to 4; .* no GradientAccumulationScheduler"):
+        fitted(tmp_path, store, first=[scheduler], workers=2)
+    with pytest.raises(ValueError, match="1 batches without an optimizer step; with manual optimization"):
+        fitted(tmp_path, store, model=Manual(), workers=2)
+
+
+class SaveFirst(Callback):
+    """Saves before others have heard of the step."""
+
+    def on_train_batch_end(self, trainer, *more):
+        if trainer.global_step == 8:
+            trainer.save_checkpoint(Path(trainer.default_root_dir) / "early.ckpt")
+
+
+def test_a_checkpoint_by_a_callback_before_ours_is_whole(store, tmp_path):
+    whole = fitted(tmp_path, store, first=[SaveFirst()])
+    resumed = fitted(tmp_path, store, resume=tmp_path / "early.ckpt")
+    assert resumed.seen == whole.seen[8:]
+    for one, two in zip(whole.state_dict().values(), resumed.state_dict().values(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_a_run_goes_on_with_what_it_was_begun_with(store, tmp_path):
+    fitted(tmp_path, store, stop=5)
+    with pytest.raises(ValueError, match="made with gradient accumulation 1 and this run has 2"):
+        fitted(tmp_path, store, resume=tmp_path / "at.ckpt", accumulate_grad_batches=2)
+
+
 def test_one_epoch_is_the_whole_policy(store, tmp_path):
     assert len(fitted(tmp_path, store, steps=-1, max_epochs=1).seen) == STEPS
 
@@ -160,13 +205,28 @@ def test_a_checkpoint_of_something_else_is_refused(store, tmp_path):
 
 
 def test_two_processes_train_on_the_batches_of_one(store, tmp_path):
-    worker = Path(__file__).parent / "distributed_lightning.py"
-    done = subprocess.run(
-        [sys.executable, str(worker), str(store.path), str(tmp_path)], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    distributed(store, tmp_path)
     sampler = MixtureSampler(store, BATCH)
     left, right = (json.loads((tmp_path / f"seen-{k}.json").read_text()) for k in (0, 1))
     for p, a, b in zip(asked_for(tmp_path), left, right, strict=True):
         assert sorted(a[1] + b[1]) == sorted(sampler.next(p).ids.tolist())
     assert len({tuple(p) for p in asked_for(tmp_path)}) > 3
+
+
+@pytest.mark.slow
+def test_two_processes_go_on_each_with_its_own_random_numbers(store, tmp_path):
+    distributed(store, tmp_path / "whole")
+    distributed(store, tmp_path / "parts", "stop")
+    distributed(store, tmp_path / "parts", "resume")
+    whole, parts = (torch.load(tmp_path / name / "weights.pt", weights_only=True) for name in ("whole", "parts"))
+    for name in whole:
+        assert torch.equal(whole[name], parts[name]), name
+
+
+def distributed(store, place, *how):
+    """Two processes with other random numbers each."""
+    place.mkdir(exist_ok=True)
+    worker = Path(__file__).parent / "distributed_lightning.py"
+    command = [sys.executable, str(worker), str(store.path), str(place), *how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]

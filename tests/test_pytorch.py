@@ -183,7 +183,7 @@ def test_mistakes_are_named(store):
     with pytest.raises(ValueError, match="the policy mixes code, web, tiny and the sampler tiny, web, code"):
         MixtureDataset(turned, online(store))
     two = MixtureSampler(store, 6, groups=("code", "web"))
-    with pytest.raises(ValueError, match="the policy mixes 3 groups, the sampler 2"):
+    with pytest.raises(ValueError, match=r"the policy mixes 3 groups and the sampler 2 \(code, web\)"):
         MixtureDataset(two, online(store))
 
 
@@ -224,6 +224,15 @@ def test_a_new_data_set_takes_over_where_the_old_one_was(store):
     assert found == 60
     assert len(cursor.listeners) == 1
     np.testing.assert_array_equal(sampler.drawn, reference.drawn)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("size", [1, 4])
+def test_batches_of_batches_are_refused(store, workers, size):
+    """They would wait for a step that cannot come."""
+    data = MixtureDataset(MixtureSampler(store, 6), online(store))
+    with pytest.raises(ValueError, match=r"its batches are whole: DataLoader\(data, batch_size=None"):
+        next(iter(DataLoader(data, batch_size=size, num_workers=workers)))
 
 
 def test_labels_are_not_the_inputs(store):

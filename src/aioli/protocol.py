@@ -166,7 +166,10 @@ def check_supported(policy: Policy, supports: Iterable[str], weightings: Iterabl
     missing = sorted(policy.needs - frozenset(supports))
     if missing:
         what = "; ".join(f"{kind}: {KINDS[kind]}" for kind in missing)
-        raise ValueError(f"this policy needs {', '.join(missing)}, which the trainer cannot observe ({what})")
+        raise ValueError(
+            f"this policy needs {', '.join(missing)}, which the trainer cannot observe ({what}); a Cursor is given it "
+            f"as Cursor(policy, {{{missing[0]!r}: function}}), or with fed={{{missing[0]!r}}} at every step"
+        )
     lacking = sorted(frozenset(getattr(policy, "weightings", {"sample"})) - frozenset(weightings))
     if lacking:
         raise ValueError(

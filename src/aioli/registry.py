@@ -245,11 +245,12 @@ class Method:
             tuple(groups) if not isinstance(groups, str) else cast(tuple[str, ...], groups)
         )  # Problem refuses a str
         asked = Problem(labels, steps, **problem)
-        plan = self.plan(asked)
+        plan, run = self.plan(asked), None
         try:
             stage = next(plan)
         except StopIteration as end:
-            run: Run = end.value
+            run = end.value
+        if isinstance(run, Run):
             policy = run.policy()
             policy.groups, policy.targets, policy.method = labels, asked.targets, self.name
             return policy

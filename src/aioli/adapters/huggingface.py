@@ -86,6 +86,7 @@ class AioliCallback(TrainerCallback, ExportableState):
             raise ValueError("auto_find_batch_size=True starts over with another batch size; set it to False")
         if parallel is not None and parallel.non_data_parallel_size > 1:
             raise ValueError("every process reads rows of its own, which tensor and context parallel ranks may not do")
+        self._check_data(trainer)
         self.trainer, self._initial = trainer, self.policy.state_dict()
         self._theirs: Any = trainer.get_train_dataloader
         self._log: Any = trainer.log
@@ -93,6 +94,22 @@ class AioliCallback(TrainerCallback, ExportableState):
         args.ignore_data_skip = True  # a resumed data set is where it was: there is nothing to skip
         if self not in trainer.callback_handler.callbacks:
             trainer.add_callback(self)
+
+    def _check_data(self, trainer: Any) -> None:
+        """Refuse now what would fail at the first step."""
+        if isinstance(self.data, str):
+            if trainer.train_dataset is None:
+                raise ValueError(
+                    f"data={self.data!r} names a column of the trainer's own data, and it has no train_dataset; for a "
+                    f"token store pass TokenStore({self.data!r})"
+                )
+            return
+        words = getattr(getattr(trainer.model, "config", None), "vocab_size", None)
+        if isinstance(words, int) and words < self.data.vocabulary:
+            raise ValueError(
+                f"the model knows {words} tokens and {self.data.path} has {self.data.vocabulary}; prepare the store "
+                "with the model's tokenizer, or give the model as many"
+            )
 
     def loader(self) -> Loader:
         """What the trainer iterates over: a new run of the policy."""
@@ -108,6 +125,7 @@ class AioliCallback(TrainerCallback, ExportableState):
                 f"the policy is for {total} steps and the trainer would make {asked}; give both the same: "
                 f"TrainingArguments(max_steps={total}) or policy(steps={asked})"
             )
+        sequences = how_many(policy, batch * per_step, self.sequences)
         self.mixing = Mixing(
             policy,
             store,
@@ -116,12 +134,13 @@ class AioliCallback(TrainerCallback, ExportableState):
             per_step,
             Path(args.output_dir) / JOURNAL if self.journal else None,
             self._about(store),
+            {"sequences": sequences, "data": None if rows is None else rows.fingerprint()},
             seed=args.seed if args.data_seed is None else args.data_seed,
             rank=args.process_index,
             world=world,
             **self.drawing,
         )
-        self._held = self._held_out(how_many(policy, batch * per_step, self.sequences))
+        self._held = self._held_out(sequences)
         takes = inspect.signature(type(self.trainer.model).forward).parameters
         return Loader(self, rows or Columns("group" in takes), epoch)
 
@@ -145,7 +164,7 @@ class AioliCallback(TrainerCallback, ExportableState):
             theirs = self.trainer.get_eval_dataloader(dataset)
             for some in np.array_split(rows, math.ceil(len(rows) / args.eval_batch_size)):
                 batches.append(dict(theirs.collate_fn(examples(theirs.dataset, some.tolist()))))
-                owners.append(i)
+                owners.append(torch.full((len(batches[-1].get("labels", ())),), i))
         return HeldOut(batches, owners, targets)
 
     def _about(self, store: TokenStore | Indices) -> dict[str, Any]:
@@ -209,15 +228,15 @@ class AioliCallback(TrainerCallback, ExportableState):
     def _look(self) -> Array:
         args, model = self.trainer.args, self.trainer.model
 
-        def loss(batch: Tensors) -> torch.Tensor:
+        def sums(batch: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
             """Of the tokens alone: what models and trainers add to it differs."""
             losses, counted = token_losses(
                 model(**{k: v for k, v in batch.items() if k != "labels"}).logits, batch["labels"]
             )
-            return (losses.double() * counted).sum() / counted.sum()
+            return (losses.float() * counted).sum(1), counted.sum(1).float()
 
         with untouched(model):
-            return self._held.losses(loss, args.device, args.process_index, max(1, args.world_size))
+            return self._held.losses(sums, args.device, args.process_index, max(1, args.world_size))
 
 
 class Columns:

@@ -12,18 +12,21 @@ policy asks. Their state is in Lightning's own checkpoints.
 batch of a segment the next one does not exist yet: its mixture depends on the model that this batch will have trained.
 A loader with a length is not read ahead of the loop, and a policy's length is known: the loader is one epoch of all its
 steps. Workers still read ahead inside a segment. Lightning does not keep the state of random numbers; the data module
-does, so that dropout goes on as it would have.
+does, for each process, so that dropout goes on as it would have.
 """
 
 from __future__ import annotations
 
-import functools
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from aioli.adapters import lacking
+from aioli.config import to_plain
 from aioli.data.store import TokenStore
 from aioli.policies import RulePolicy
 from aioli.simplex import Array
@@ -35,7 +38,7 @@ try:
 except ImportError as error:
     raise lacking(error, "lightning") from error
 
-from aioli.adapters.looking import Tensors, how_many, of_store, target_names, untouched
+from aioli.adapters.looking import Tensors, counted, how_many, of_store, target_names, untouched
 from aioli.adapters.mixing import Mixing
 
 Loss = Callable[[Any, Tensors], torch.Tensor]
@@ -65,6 +68,8 @@ class MixtureDataModule(LightningDataModule):
         self.journal = None if journal is None else Path(journal) / JOURNAL
         self.look: Callable[[], Array] | None = None
         """How to look, as the callback knows."""
+        self.looked_at = 0
+        """Sequences of each target in a look."""
         self._initial = policy.state_dict()
         self._saved: dict[str, Any] | None = None
         self.mixing: Mixing
@@ -91,6 +96,7 @@ class MixtureDataModule(LightningDataModule):
                 "data": self.store.fingerprint,
                 "notes": [],
             },
+            {"sequences": self.looked_at},
             seed=self.seed,
             rank=trainer.global_rank,
             world=world,
@@ -106,22 +112,28 @@ class MixtureDataModule(LightningDataModule):
             raise ValueError("this checkpoint was saved without MixtureDataModule; its mixture cannot be gone on with")
         if saved is not None and saved["steps"] != trainer.global_step:
             raise ValueError(
-                f"the checkpoint is of step {trainer.global_step} and its mixture of {saved['steps']}; it is damaged"
+                f"the checkpoint is of step {trainer.global_step} and its mixture of {saved['steps']}; it was saved in "
+                "the middle of a step, or is damaged: go on from another one"
             )
         self.mixing.begin(saved)
-        if saved is not None:
-            torch.set_rng_state(saved["random"][0])
-            if len(saved["random"]) > 1:
-                torch.get_device_module().set_rng_state(saved["random"][1])
+        if saved is not None and len(saved["random"]) == trainer.world_size:  # else they cannot be what they were
+            set_random_state(saved["random"][trainer.global_rank])
+
+    def follow(self) -> None:
+        """Tell the policy of an optimizer step that it does not know of, if there was one."""
+        trainer: Any = self.trainer
+        made = trainer.global_step - self.mixing.steps
+        if made > 1:
+            raise ValueError(f"a batch made {made} optimizer steps; a policy can follow one optimizer")
+        if made:
+            self.mixing.step()
 
     def state_dict(self) -> dict[str, Any]:
-        """What Lightning puts into its checkpoints."""
-        if not hasattr(self, "mixing") or self.mixing.steps == 0:
+        """What Lightning puts into its checkpoints, on all processes; also of a step that was only just made."""
+        if not hasattr(self, "mixing") or not hasattr(self.mixing, "data"):
             return {}
-        states = [torch.get_rng_state()]
-        if torch.accelerator.is_available():
-            states.append(torch.get_device_module().get_rng_state())
-        return {**self.mixing.state_dict(), "random": states}
+        self.follow()
+        return {**self.mixing.state_dict(), "random": gathered(random_state())} if self.mixing.steps else {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Lightning has found a checkpoint."""
@@ -134,20 +146,26 @@ class AioliCallback(Callback):
     def __init__(self, data: MixtureDataModule, loss: Loss) -> None:
         """`loss(module, batch)`: the mean loss on held-out sequences, `batch["input_ids"]` and `batch["labels"]`."""
         self.data, self.loss = data, loss
-        self._steps = 0
+        self._steps = self._waiting = 0
+        """Optimizer steps so far, and batches since the last."""
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Before Lightning asks for its loaders."""
         if stage != "fit":
             return
+        if type(trainer.strategy).__name__ == "ModelParallelStrategy":
+            raise ValueError("every process reads rows of its own, which tensor parallel ranks may not do; use DDP")
         data, each = self.data, trainer.accumulate_grad_batches * trainer.world_size
-        sequences = how_many(data.policy, data.batch * each, data.sequences)
-        held = of_store(data.store, target_names(data.policy), sequences, data.seed, data.batch)
+        data.looked_at = how_many(data.policy, data.batch * each, data.sequences)
+        held = of_store(data.store, target_names(data.policy), data.looked_at, data.seed, data.batch, apart=True)
+
+        def sums(batch: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+            counts, mean = counted(batch).float(), self.loss(pl_module, batch).float()
+            return torch.where(counts > 0, mean * counts, 0.0), counts
 
         def look() -> Array:
-            measure = functools.partial(self.loss, pl_module)
             with untouched(pl_module), trainer.precision_plugin.forward_context():
-                return held.losses(measure, pl_module.device, trainer.global_rank, trainer.world_size)
+                return held.losses(sums, pl_module.device, trainer.global_rank, trainer.world_size)
 
         data.look = look
 
@@ -161,21 +179,66 @@ class AioliCallback(Callback):
                 f"Trainer(max_steps={total})"
             )
         self.data.begin()
-        self._steps = trainer.global_step
+        self._steps, self._waiting = self.data.mixing.steps, 0
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *more: Any) -> None:
+        """A step has as many batches as the policy was told."""
+        per_step, now = self.data.mixing.per_step, trainer.accumulate_grad_batches
+        if now != per_step:
+            raise ValueError(
+                f"accumulate_grad_batches changed from {per_step} to {now}; a policy plans steps of one size: use "
+                f"Trainer(accumulate_grad_batches={now}) and no GradientAccumulationScheduler"
+            )
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *more: Any) -> None:
         """A batch was used; the policy counts optimizer steps."""
-        made, self._steps = trainer.global_step - self._steps, trainer.global_step
-        if made > 1:
-            raise ValueError(f"a batch made {made} optimizer steps; a policy can follow one optimizer")
-        if made:
-            self.data.mixing.step()
-            pl_module.log_dict(self.data.mixing.logs())
+        self.data.follow()
+        mixing = self.data.mixing
+        if mixing.steps > self._steps:
+            self._steps, self._waiting = mixing.steps, 0
+            pl_module.log_dict(mixing.logs())
+            return
+        self._waiting += 1
+        if self._waiting >= mixing.per_step and not pl_module.automatic_optimization:
+            raise ValueError(
+                f"{self._waiting} batches without an optimizer step; with manual optimization the policy expects one "
+                f"after every {mixing.per_step}: MixtureDataModule(batch=...) sets how large they are"
+            )
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The journal ends with the run."""
         if self.data.mixing.cursor.done:
             self.data.mixing.finish()
+
+
+def random_state() -> dict[str, Any]:
+    """Of all generators that a model may draw from, in tensors and plain data."""
+    python, numpy = random.getstate(), np.random.get_state(legacy=False)
+    found = {"torch": torch.get_rng_state(), "python": [python[0], list(python[1]), python[2]]}
+    found["numpy"] = to_plain(numpy)
+    if torch.accelerator.is_available():
+        found["device"] = torch.get_device_module().get_rng_state()
+    return found
+
+
+def set_random_state(state: Mapping[str, Any]) -> None:
+    """As `random_state` found it."""
+    torch.set_rng_state(state["torch"])
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    inner = state["numpy"]["state"]
+    np.random.set_state({**state["numpy"], "state": {**inner, "key": np.array(inner["key"], dtype=np.uint32)}})
+    if "device" in state and torch.accelerator.is_available():
+        torch.get_device_module().set_rng_state(state["device"])
+
+
+def gathered(mine: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each process has."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return [mine]
+    found: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(found, mine)
+    return found
 
 
 class Loader:

@@ -49,10 +49,12 @@ class Mixing:
         per_step: int = 1,
         journal: Path | None = None,
         about: Mapping[str, Any] | None = None,
+        same: Mapping[str, Any] | None = None,
         **drawing: Any,
     ) -> None:
         """`batch` sequences of all ranks together, `per_step` such batches in an optimizer step; `about`: what the
-        journal should know; `drawing`: settings of the sampler."""
+        journal should know; `same`: what a run that goes on must have been begun with; `drawing`: settings of the
+        sampler."""
         self.policy, self.per_step, self.look = policy, per_step, look
         self.groups, self.targets = policy.groups, target_names(policy)
         named: dict[str, Any] = {} if isinstance(data, Indices) else {"groups": self.groups}
@@ -66,6 +68,7 @@ class Mixing:
         """What was seen last."""
         self.seconds = {"train": 0.0, "probe": 0.0}
         self._place, self._about = journal, dict(about or {})
+        self._same = {"gradient accumulation": per_step, **(same or {})}
         self._journal: Journal | None = None
         """Open on the first rank."""
         self._begin, self._began, self._probed = 0, time.monotonic(), 0.0
@@ -78,6 +81,12 @@ class Mixing:
         if state is None:
             self._open(0)
         else:
+            for what, before in state.get("same", {}).items():
+                if what in self._same and self._same[what] != before:
+                    raise ValueError(
+                        f"the checkpoint was made with {what} {before} and this run has {self._same[what]}; a run goes "
+                        "on with what it was begun with: give the same, or begin a new run"
+                    )
             self.cursor.load_state_dict(state["cursor"])
             self.sampler.load_state_dict(state["sampler"])
             self.steps, self.val_loss = int(state["steps"]), state["val_loss"]
@@ -203,6 +212,7 @@ class Mixing:
         """Everything that decides what follows, as plain JSON."""
         return {
             "steps": self.steps,
+            "same": self._same,
             "cursor": self.cursor.state_dict(),
             "sampler": self.data.state_dict(),
             "used": self.used,

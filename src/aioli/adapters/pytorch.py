@@ -73,7 +73,10 @@ class MixtureDataset(IterableDataset[dict[str, torch.Tensor]]):
             segment = cursor.segment
             names = getattr(cursor.policy, "groups", None)
             if segment is not None and segment.proportions.size != sampler.m:
-                raise ValueError(f"the policy mixes {segment.proportions.size} groups, the sampler {sampler.m}")
+                raise ValueError(
+                    f"the policy mixes {segment.proportions.size} groups and the sampler {sampler.m} "
+                    f"({', '.join(sampler.groups)}); give both the same: MixtureSampler(..., groups=[...])"
+                )
             if names is not None and tuple(names) != sampler.groups:
                 raise ValueError(
                     f"the policy mixes {', '.join(names)} and the sampler {', '.join(sampler.groups)}; give both the "
@@ -197,6 +200,8 @@ class MixtureDataset(IterableDataset[dict[str, torch.Tensor]]):
             raise ValueError(
                 "workers that stay (persistent_workers=True) serve one loop over the data; make a new loader"
             )
+        if _collated():
+            raise ValueError("its batches are whole: DataLoader(data, batch_size=None, num_workers=...)")
         self._iterated = True
         if info is None:
             return self._read(worker, workers, None)
@@ -259,16 +264,27 @@ class MixtureDataset(IterableDataset[dict[str, torch.Tensor]]):
         return found
 
 
+def _callers(name: str) -> Any:
+    """What the nearest caller that has a variable of this name knows by it; None where there is none."""
+    frame, found = sys._getframe(), None
+    while found is None and frame.f_back is not None:
+        frame = frame.f_back
+        found = frame.f_locals.get(name)
+    return found
+
+
+def _collated() -> bool:
+    """Whether torch's loader would make batches of these batches, as it does unless batch_size is None."""
+    return _callers("auto_collation") is True
+
+
 def _left() -> Callable[[], bool]:
     """In a worker: whether the loop that it works for has been left. If its process dies, so does the worker.
 
     Torch tells its workers by an event that it does not show to data sets; where it is not found among the callers'
     variables, a worker that waits is stopped by torch some seconds later.
     """
-    event, frame = None, sys._getframe()
-    while event is None and frame.f_back is not None:
-        frame = frame.f_back
-        event = frame.f_locals.get("done_event")
+    event = _callers("done_event")
     return lambda: event is not None and bool(event.is_set())
 
 
