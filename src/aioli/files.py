@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ _UMASK = os.umask(0)
 os.umask(_UMASK)
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_TRIES = 5
 
 
 class LockedError(ValueError):
@@ -50,6 +52,15 @@ def put_directory(made: Path, place: Path) -> None:
     sync_directory(place.parent)
 
 
+def take_away(place: Path) -> None:
+    """Remove a directory, at once: nobody takes half of it for the whole."""
+    gone = place.with_name(f".{place.name}.gone")
+    shutil.rmtree(gone, ignore_errors=True)
+    if place.is_dir():
+        os.replace(place, gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
 def sync_directory(path: Path) -> None:
     """Make renames inside a directory durable."""
     handle = os.open(path, os.O_RDONLY)
@@ -74,20 +85,40 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        os.fchmod(handle, 0o666 & ~_UMASK)  # readable by whoever may read other new files
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
+    """Write a text file atomically; what a process that was killed while it wrote the same file left is removed."""
+    sweep(path)
+    for left in range(_TRIES - 1, -1, -1):
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                with suppress(OSError):
+                    fcntl.flock(handle, fcntl.LOCK_EX)  # says that its writer lives
+                os.fchmod(handle, 0o666 & ~_UMASK)  # readable by whoever may read other new files
+                out.write(text)
+                out.flush()
+                os.fsync(handle)
+                os.replace(name, path)
+            break
+        except FileNotFoundError:  # swept by somebody before it was locked
+            if not left or not path.parent.is_dir():
+                raise
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name)
+            raise
     sync_directory(path.parent)
+
+
+def sweep(path: Path) -> None:
+    """Remove temporary files of `write_text` for a path whose writers are dead."""
+    for name in glob.glob(f".{glob.escape(path.name)}.{'?' * 8}", root_dir=path.parent):
+        with suppress(OSError):
+            handle = os.open(path.parent / name, os.O_RDWR)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(path.parent / name)
+            finally:
+                os.close(handle)
 
 
 def read_json(path: Path) -> Any:

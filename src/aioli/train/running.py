@@ -36,7 +36,7 @@ from aioli.train.building import (
 )
 from aioli.train.engine import DivergedError, Engine
 from aioli.train.journal import Journal
-from aioli.train.layout import JOURNAL, MODEL, RECIPE, RESULT
+from aioli.train.layout import JOURNAL, MODEL, RECIPE, RESULT, tidy
 from aioli.train.models import save_model
 from aioli.train.probes import Validation
 from aioli.train.problem import groups_and_targets
@@ -109,6 +109,7 @@ class Run:
         """Train to the end, from the last checkpoint if there is one; returns the result."""
         if (done := read_json(self.path / RESULT)) is not None:
             self._same_recipe()
+            tidy(self.path)
             return dict(done)
         if self.used:
             raise ValueError("a Run is trained once; make another one with the same directory, and it goes on")
@@ -185,6 +186,7 @@ class Run:
             self.saved, size = self.engine.step, state["journal"]
             self.recent = (float(state["recent"][0]), int(state["recent"][1]))
         if self.accelerator.is_main_process:
+            checkpoint.tidy(self.path, self.recipe.checkpoint.keep)
             self.journal = Journal(self.path / JOURNAL, size)
             if size == 0:
                 self.journal.append(records.opening(self))
