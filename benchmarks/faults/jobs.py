@@ -104,9 +104,8 @@ def of_run(place: Path, name: str = "run") -> State:
     }
     last = sorted(run.glob("checkpoints/step-*"))[-1:]  # those before it are where it was stopped
     for file in sorted(file for folder in [run / "model", *last] for file in folder.iterdir()):
-        found[str(file.relative_to(run))] = _bytes(file) if file.name != "state.json" else _json(file)
-    for state in (value for name, value in found.items() if name.endswith("state.json")):
-        del state["digest"], state["journal"]  # the journal's length depends on how times are written
+        if file.name != "state.json":  # saved before the policy was told of the last segment, or after it
+            found[str(file.relative_to(run))] = _bytes(file)
     return found
 
 

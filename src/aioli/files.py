@@ -7,6 +7,7 @@ import fcntl
 import glob
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -181,6 +182,11 @@ def _still_there(path: Path, handle: int) -> bool:
     return (found.st_ino, found.st_dev) == (mine.st_ino, mine.st_dev)
 
 
+def no_space(error: OSError) -> bool:
+    """Whether it is for want of space that something cannot be written."""
+    return error.errno in _NO_SPACE
+
+
 @contextmanager
 def explained(place: Path, kept: Callable[[], str] = lambda: "") -> Iterator[None]:
     """Turn what the disk refuses into one line that names the place and says what was kept."""
@@ -188,9 +194,14 @@ def explained(place: Path, kept: Callable[[], str] = lambda: "") -> Iterator[Non
         yield
     except OSError as error:
         where = error.filename or place
-        full = error.errno in _NO_SPACE
-        message = f"no space left to write {where}" if full else f"{where}: {error.strerror or error}"
+        message = f"no space left to write {where}" if no_space(error) else f"{where}: {error.strerror or error}"
         raise ValueError(f"{message}{kept()}") from error
+
+
+def disk_trouble(error: Exception) -> OSError | None:
+    """What the disk refused, where a library in another language tells it in words: `… (os error 28)`."""
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    return None if number is None else OSError(int(number[1]), os.strerror(int(number[1])))
 
 
 def is_locked(directory: Path) -> bool:

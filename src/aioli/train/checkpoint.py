@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from aioli.config import content_hash
 from aioli.data.store import sha256_of
-from aioli.files import read_json, readable, sync_directory, take_away, write_json
+from aioli.files import disk_trouble, read_json, readable, sync_directory, take_away, write_json
 from aioli.train.engine import Engine
 from aioli.train.layout import CHECKPOINTS
 
@@ -51,7 +51,10 @@ def save(run: Path, engine: Engine, state: Mapping[str, Any], keep: int) -> None
     building = folder / f".{name}"
     building.mkdir()
     for file, content in zip(FILES, (_distinct(model), tensors), strict=True):
-        save_file({key: value.contiguous() for key, value in content.items()}, building / file)
+        try:
+            save_file({key: value.contiguous() for key, value in content.items()}, building / file)
+        except SafetensorError as error:
+            raise disk_trouble(error) or error from None
         readable(building / file)
         with (building / file).open("rb+") as written:
             os.fsync(written.fileno())

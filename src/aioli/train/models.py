@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, GPTNeoXConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from aioli.files import new_directory, readable, sync_directory, sync_tree
+from aioli.files import disk_trouble, new_directory, read_json, readable, sync_directory, sync_tree, write_json
 from aioli.train.presets import PRESETS, check_preset
 
 PYTHIA_VOCABULARY = 50304
@@ -82,8 +83,11 @@ def save_model(model: Any, weights: Mapping[str, torch.Tensor], folder: Path) ->
     for old in folder.parent.glob(f".{folder.name}.*"):  # left by a process that was killed
         shutil.rmtree(old, ignore_errors=True)
     building = new_directory(folder)
-    with _without_bars():
-        model.save_pretrained(building, state_dict=weights)
+    try:
+        with _without_bars():
+            model.save_pretrained(building, state_dict=weights)
+    except SafetensorError as error:
+        raise disk_trouble(error) or error from None
     readable(building)
     sync_tree(building)
     if folder.exists():

@@ -1,0 +1,2 @@
+"""x"""
+def page(found, load): return ""
