@@ -27,7 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # children are forked; threads wo
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from faults import Bench, Trial, company, disks, flips, forks, kills
-from faults.jobs import Job, State, jobs
+from faults.jobs import Job, jobs
 from faults.page import page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,7 +61,15 @@ def summed(trials: list[Trial]) -> list[dict[str, Any]]:
     """A row for each fault and command."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for trial in trials:
-        new = {"fault": trial.fault, "command": trial.job, "faults": 0, "trials": 0, "failed": 0, "wrong": [], "note": ""}
+        new = {
+            "fault": trial.fault,
+            "command": trial.job,
+            "faults": 0,
+            "trials": 0,
+            "failed": 0,
+            "wrong": [],
+            "note": "",
+        }
         row = rows.setdefault((trial.fault, trial.job), new)
         row["faults"] += trial.hits
         row["trials"] += 1

@@ -1,2 +1,5 @@
 """x"""
-def damage(bench): return []
+
+
+def damage(bench):
+    return []

@@ -16,7 +16,7 @@ from aioli.data import write_store
 from aioli.runs.claim import owner_of
 
 State = dict[str, Any]
-WORDS = "data of model is the a mixture law group token loss step run time to from with and in one two three".split()
+WORDS = ["data", "of", "model", "is", "the", "a", "mixture", "law", "group", "token", "loss", "step", "run", "time", "to", "from", "with", "and", "in", "one", "two", "three"]
 TIMES = ("seconds", "time", "versions", "train_seconds", "probe_seconds", "probing")
 
 

@@ -1,2 +1,5 @@
 """x"""
-def page(found, load): return ""
+
+
+def page(found, load):
+    return ""

@@ -1,17 +1,23 @@
-"""Writing that survives crashes: whole files or none, one writer at a time, and errors that say what to do."""
+"""Writing that survives crashes: whole files or none, one writer at a time, and errors that say what to do.
+
+Documents carry a checksum of what they say. Those without one, which older versions wrote, are read and said to be
+unchecked.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import glob
+import hashlib
 import json
+import logging
 import os
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +27,10 @@ os.umask(_UMASK)
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _TRIES = 5
+CHECKSUM = "checksum"
+_COMMENT = "# sha256 of the lines above: "
+_LOG = logging.getLogger("aioli")
+_SAID: set[str] = set()
 
 
 class LockedError(ValueError):
@@ -81,8 +91,59 @@ def sync_tree(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically: readers see the old one or the new one, also after a crash."""
-    write_text(path, json.dumps(value, indent=1))
+    """Write a JSON file atomically, an object with its checksum: readers see the old one or the new one, also after a
+    crash."""
+    write_text(path, json.dumps(sealed(value) if isinstance(value, dict) else value, indent=1))
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """An object of JSON with its checksum."""
+    return {**value, CHECKSUM: _digest(json.loads(json.dumps(value)))}
+
+
+def unsealed(value: Any, path: Path, what: str | None = None) -> Any:
+    """What was sealed; one that says something else by now is refused by its name. `what` is the kind of file that is
+    said to be unchecked if it has no checksum; None: that is as it should be."""
+    if isinstance(value, dict) and value and CHECKSUM not in value:
+        last = next(reversed(value))
+        rest = {key: inner for key, inner in value.items() if key != last}
+        if value[last] == _digest(rest):  # only its name was damaged
+            return rest
+    if not isinstance(value, dict) or CHECKSUM not in value:
+        if what is not None:
+            unchecked(path, what)
+        return value
+    rest = {key: inner for key, inner in value.items() if key != CHECKSUM}
+    if _digest(rest) != value[CHECKSUM]:
+        raise ValueError(
+            f"{path} does not match its checksum: it is damaged, or was changed by hand (then remove its {CHECKSUM!r})"
+        )
+    return rest
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def unchecked(path: Path, what: str) -> None:
+    """Say, once for each kind of file, that one has no checksum."""
+    if what not in _SAID:
+        _SAID.add(what)
+        _LOG.warning("worth knowing: %s is unchecked: the %s has no checksum, as older versions wrote it", path, what)
+
+
+def sealed_text(text: str) -> str:
+    """A text with its checksum in a comment, as YAML has them."""
+    return f"{text}{_COMMENT}{hashlib.sha256(text.encode()).hexdigest()}\n"
+
+
+def check_text(text: str, path: Path) -> None:
+    """Refuse a text that is not what was sealed."""
+    body, comment, digest = text.rpartition(_COMMENT)
+    if comment and hashlib.sha256(body.encode()).hexdigest() != digest.strip():
+        raise ValueError(
+            f"{path} does not match its checksum: it is damaged, or was changed by hand (then remove its last line)"
+        )
 
 
 def write_text(path: Path, text: str) -> None:
@@ -123,9 +184,9 @@ def sweep(path: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; None if it is not there or not JSON."""
+    """The content of a JSON file, without its checksum; None if it is not there, not JSON, or damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return unsealed(json.loads(path.read_text(encoding="utf-8")), path)
     except (OSError, ValueError, RecursionError):
         return None
 
