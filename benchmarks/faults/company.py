@@ -16,7 +16,7 @@ from faults.kills import finish, last_line, setup_of
 
 def two_at_once(bench: Bench, job: Job, whole: State, seconds: float) -> Iterator[Trial]:
     """The same command twice: one does the work, the other is told so, or waits and finds it done."""
-    for _ in range(bench.times(4)):
+    for _ in range(bench.times(3)):
         place, other = bench.fresh(), bench.fresh()
         other.rmdir()
         other.symlink_to(place)  # the same directory, with a place of its own for what is printed
@@ -59,7 +59,7 @@ def _training(place: Path, child: Child) -> list[int]:
 def killed_workers(bench: Bench, job: Job, whole: State, ray: bool = False) -> Iterator[Trial]:
     """A worker of a comparison is killed while it trains: another takes its place."""
     arguments = (*job.arguments, *(("--executor", "ray") if ray else ()))
-    for _ in range(bench.times(1 if ray else 3)):
+    for _ in range(bench.times(1 if ray else 2)):
         place, hits = bench.fresh(), 0
         child = Child(place, arguments)
         for owner in _training(place, child)[:1]:

@@ -41,7 +41,7 @@ def _compared(code: int, error: str) -> list[str]:
 
 def small_disk(bench: Bench, job: Job, whole: State) -> Iterator[Trial]:
     """A real file system that is too small; then it is made larger."""
-    for _ in range(bench.times(4)):
+    for _ in range(bench.times(3)):
         place, size = bench.fresh(), bench.random.randint(*ROOM[job.name])
         with _mounted(place, f"size={size}k") as mounted:
             if not mounted:
@@ -82,7 +82,7 @@ def without_privileges() -> None:
 def read_only(bench: Bench, job: Job, whole: State) -> Iterator[Trial]:
     """A directory that may not be written, before the beginning and half way; nothing in it changes."""
     kinds = touches(bench, job)
-    for at in [1, *(bench.random.randint(len(kinds) // 3, len(kinds)) for _ in range(bench.times(3)))]:
+    for at in [1, *(bench.random.randint(len(kinds) // 3, len(kinds)) for _ in range(bench.times(2)))]:
         place = bench.fresh()
         if at > 1:
             run(place, job.arguments, with_setup(setup_of(job), Events(at)))
@@ -113,7 +113,7 @@ def mad_clock(seed: int) -> None:
 def clock_jumps(bench: Bench, job: Job, whole: State) -> Iterator[Trial]:
     """The clock jumps while the command runs, and again after it was killed; files are from the future."""
     kinds = touches(bench, job)
-    for _ in range(bench.times(3)):
+    for _ in range(bench.times(2)):
         place, seed = bench.fresh(), bench.random.randrange(1 << 30)
 
         def mad(seed: int = seed) -> None:

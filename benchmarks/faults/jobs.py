@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,8 @@ from aioli.data import write_store
 from aioli.runs.claim import owner_of
 
 State = dict[str, Any]
-WORDS = ["data", "of", "model", "is", "the", "a", "mixture", "law", "group", "token", "loss", "step", "run", "time", "to", "from", "with", "and", "in", "one", "two", "three"]
-TIMES = ("seconds", "time", "versions", "train_seconds", "probe_seconds", "probing")
+WORDS = "data of model is the a mixture law group token loss step run time to from with and in one".split()  # noqa: SIM905
+TIMES = ("seconds", "time", "versions", "train_seconds", "probe_seconds", "probing", "crc", "checksum")
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def write_texts(place: Path) -> None:
 
 
 def timeless(value: Any) -> Any:
-    """Without what depends on clocks."""
+    """Without what depends on clocks, and the checksums over it."""
     if isinstance(value, dict):
         return {key: timeless(inner) for key, inner in value.items() if key not in TIMES}
     return [timeless(inner) for inner in value] if isinstance(value, list) else value
@@ -123,7 +124,7 @@ def of_comparison(place: Path) -> State:
     for folder in sorted(store.glob("??/*")):
         state = of_run(folder)
         found[folder.name] = {k: v for k, v in state.items() if not k.startswith("checkpoints")}  # may be kept or not
-        found[folder.name]["recipe"] = found[folder.name]["recipe"].replace(str(place), ".")
+        found[folder.name]["recipe"] = re.sub(r"\S*/runs/", "runs/", state["recipe"])
         found[f"{folder.name} start"] = _json(folder / "start.json")
         found[f"{folder.name} has failed"] = (folder / "error.json").exists()
     return found

@@ -13,7 +13,7 @@ from faults.events import Events
 from faults.forks import Child, Ended, Setup, run
 from faults.jobs import Job, State, judged
 
-KILLS = {"train": (60, 50), "prepare": (45, 35), "compare": (40, 30)}
+KILLS = {"train": (50, 50), "prepare": (50, 45), "compare": (16, 10)}
 """How many kills of each command: at touches of the disk, at random moments."""
 TORN = ("journal append", "checkpoint write")
 """Touches that are hit more often than their share."""
@@ -127,7 +127,7 @@ def killed_at_moments(bench: Bench, job: Job, whole: State, seconds: float) -> I
 
 def terminated(bench: Bench, job: Job, whole: State, seconds: float) -> Iterator[Trial]:
     """SIGTERM after a random while: what can be saved is saved."""
-    for _ in range(bench.times(6)):
+    for _ in range(bench.times(4)):
         place = bench.fresh()
         child = Child(place, job.arguments, setup_of(job))
         time.sleep(bench.random.uniform(0.1, 0.9) * seconds)

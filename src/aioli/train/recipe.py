@@ -26,7 +26,7 @@ class DataChoice(Section):
     max_epochs: float | None = Field(default=None, gt=0)
     """How often a group may be gone through (with cap and error)."""
     verify: bool = True
-    """Compare arrays with their checksums before a run begins, once in each process; false: trust a very large store."""
+    """Compare arrays with their checksums before a run, once in each process; false: trust a very large store."""
 
 
 class ModelChoice(Section):
