@@ -129,7 +129,8 @@ def main() -> int:
         options.out.write_text(page(json.loads(options.show.read_text()), options.show.with_name("load.json")))
         return 0
     print(f"seed {options.seed}, {options.share:g} of the full soak", flush=True)
-    place = Path(tempfile.mkdtemp(prefix="aioli-soak-")).resolve()
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # a sync of a disk would take most of the time
+    place = Path(tempfile.mkdtemp(prefix="aioli-soak-", dir=memory)).resolve()
     try:
         found = soak(options, place)
     finally:

@@ -35,7 +35,6 @@ def made() -> dict[Path, str]:
     """Pages that are made of results as a whole."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     from contest.page import page
-
     from faults.page import page as reliability
 
     results = ROOT / "results"

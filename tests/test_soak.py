@@ -39,7 +39,9 @@ def test_damage_is_told_or_harmless(tmp_path):
 def test_the_page_takes_figures_of_load_if_there_are_any(tmp_path):
     found = json.loads((ROOT / "results" / "soak.json").read_text())
     assert "## Load" not in page(found, tmp_path / "none.json")
-    (tmp_path / "load.json").write_text(json.dumps({"rows": [{"what": "runs listed", "figure": "1.2 s", "bound": "2 s"}]}))
+    (tmp_path / "load.json").write_text(
+        json.dumps({"rows": [{"what": "runs listed", "figure": "1.2 s", "bound": "2 s"}]})
+    )
     assert "| runs listed | 1.2 s | 2 s |" in page(found, tmp_path / "load.json")
 
 

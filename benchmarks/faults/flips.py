@@ -99,7 +99,13 @@ def _kinds(bench: Bench) -> list[Kind]:
         place.mkdir()
     train = jobs["train"].arguments
     shutil.copytree(bench.place / "data", store / "data")
-    short = ("train", "data=data", "train.steps=2", "method=stratified", *[word for word in train[3:-2] if "every" not in word])
+    short = (
+        "train",
+        "data=data",
+        "train.steps=2",
+        "method=stratified",
+        *[word for word in train[3:-2] if "every" not in word],
+    )
     run(half, train, Events(_middle(bench)))
     run(done, train)
     run(runs, jobs["compare"].arguments, here)

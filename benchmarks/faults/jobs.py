@@ -101,7 +101,7 @@ def of_run(place: Path, name: str = "run") -> State:
     found: State = {
         "result": _json(run / "result.json"),
         "journal": [timeless(json.loads(line)) for line in (run / "journal.jsonl").read_text().splitlines()],
-        "recipe": (run / "recipe.yaml").read_text().replace(str(place), "."),
+        "recipe": (run / "recipe.yaml").read_text().partition("# sha256")[0].replace(str(place), "."),
     }
     last = sorted(run.glob("checkpoints/step-*"))[-1:]  # those before it are where it was stopped
     for file in sorted(file for folder in [run / "model", *last] for file in folder.iterdir()):

@@ -1,4 +1,4 @@
-"""docs/reliability.md, made from results/soak.json and, if it is there, results/load.json: no figure is written by hand."""
+"""docs/reliability.md, made from results/soak.json and results/load.json, if that is there: no figure is by hand."""
 
 from __future__ import annotations
 
@@ -10,35 +10,39 @@ Found = dict[str, Any]
 
 PROMISES = """## What is promised
 
-- **A kill costs time, never work that was saved.** `aioli train`, `prepare`, `mix` and `compare` may be killed at any moment,
-  also inside a write. The same command goes on from the last checkpoint, log or finished run, and ends with the bits of one
-  that nothing happened to: weights, optimizer, policy, journal (times apart), token store, table.
-- **Whole or not at all.** Every file that is read back is written beside its place, synced and renamed. Checkpoints, models
-  and stores are directories that are renamed; one that is removed is renamed first. Nobody finds half of one.
-- **Nothing is left behind.** After a command has ended there is no lock, no claim and no temporary file, whatever happened to
-  the one before it. The lock of a dead process holds nobody up; a claim of a dead process on the same machine is taken
-  over at once, on another machine after a minute without a sign of life.
+- **A kill costs time, never work that was saved.** `aioli train`, `prepare`, `mix` and `compare` may be killed at any
+  moment, also inside a write. The same command goes on from the last checkpoint, log or finished run, and ends with
+  the bits of one that nothing happened to: weights, optimizer, policy, journal (times apart), token store, table.
+- **Whole or not at all.** Every file that is read back is written beside its place, synced and renamed. Checkpoints,
+  models and stores are directories that are renamed; one that is removed is renamed first. Nobody finds half of one.
+- **Nothing is left behind.** After a command has ended there is no lock, no claim and no temporary file, whatever
+  happened to the one before it. The lock of a dead process holds nobody up; a claim of a dead process on the same
+  machine is taken over at once, on another machine after a minute without a sign of life.
 - **SIGTERM and Ctrl-C save first.** A run ends with the step it is in; `prepare` keeps what was tokenized.
-- **A disk that is full, failing or read-only is one line and exit code 2**, with the place; a comparison names the runs that
-  failed and ends with 1. Once there is room the same command goes on. What was saved before stays as it was.
-- **One writer.** A second process on the same run or store is refused and told who has it; a second comparison on the same
-  run store shares the work: each run is trained by one of them.
-- **Clocks decide nothing.** The time of day may jump; what is stored, chosen or taken over does not depend on it.
-- **A worker that dies is replaced**, in the local pool and in Ray, and its run goes on; a run that kills three in a row has
-  failed.
-- **Damage is noticed.** Manifests, checkpoints, models, results, fits, mixtures and recipes in runs carry SHA-256 checksums,
-  every line of a journal a CRC-32, and a run compares the arrays of its token store before it begins (`data.verify`). A
-  file that was changed is refused by its name. In a run store, a damaged result counts as absent: the run is finished
-  again. A last line of a journal that was cut short is left out and said to be; the run removes it when it goes on.
+- **A disk that is full, failing or read-only is one line and exit code 2**, with the place; a comparison names the
+  runs that failed and ends with 1. Once there is room the same command goes on. What was saved before stays as it
+  was.
+- **One writer.** A second process on the same run or store is refused and told who has it; a second comparison on the
+  same run store shares the work: each run is trained by one of them.
+- **Clocks decide nothing.** The time of day may jump; what is stored or chosen does not depend on it, and
+  signs of life of another machine are told by the clock of the file system.
+- **A worker that dies is replaced**, in the local pool and in Ray, and its run goes on; a run that kills three in a
+  row has failed.
+- **Damage is noticed.** Manifests, checkpoints, models, results, fits, mixtures and recipes in runs carry SHA-256
+  checksums, every line of a journal a CRC-32, and a run compares the arrays of its token store before it begins
+  (`data.verify`). A file that was changed is refused by its name. In a run store, a damaged result counts as absent:
+  the run is finished again. A last line of a journal that was cut short is left out and said to be; the run removes
+  it when it goes on.
 - **Older files are read.** What was written without checksums is used, and said to be unchecked.
 
 ## What is not
 
-- A power failure is not a kill: it is survived as far as the file system keeps what `fsync` promised, which cannot be tried
-  here.
-- Damage on purpose: a checksum can be computed anew. See the promises about hostile input for what a file can do at all.
+- A power failure is not a kill: it is survived as far as the file system keeps what `fsync` promised, which cannot be
+  tried here.
+- Damage on purpose: a checksum can be computed anew.
 - A token store that is opened in a loop of your own is checked when you ask: `TokenStore(path, verify=True)`.
-- Files that say what is going on (`status.json`, `log.txt`) and pages for people have no checksum; nothing reads them back.
+- Files that say what is going on (`status.json`, `log.txt`) and pages for people have no checksum; nothing reads them
+  back.
 - Locks on network file systems that have none; run stores work there, by claims.
 - Exact bits across other hardware, numbers of processes, or versions of torch."""
 
