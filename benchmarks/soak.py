@@ -31,6 +31,8 @@ from faults.jobs import Job, jobs
 from faults.page import page
 
 ROOT = Path(__file__).resolve().parent.parent
+BUDGET = {"train": 0.25, "prepare": 0.15, "compare": 0.35, "flips": 0.2}
+"""Shares of the time; what is left is for beginning."""
 
 
 def faults(bench: Bench, job: Job, ray: bool) -> Iterator[Trial]:
@@ -41,20 +43,32 @@ def faults(bench: Bench, job: Job, ray: bool) -> Iterator[Trial]:
     if end.code:
         raise RuntimeError(f"aioli {job.name} ended with {end.code}, without any fault:\n{end.error}")
     seconds, whole = time.monotonic() - began, job.state(place)
-    yield from kills.killed_at_touches(bench, job, whole)
-    yield from kills.killed_at_moments(bench, job, whole, seconds)
-    yield from kills.terminated(bench, job, whole, seconds)
-    yield from disks.refused_at_touches(bench, job, whole, "full", 6)
-    yield from disks.refused_at_touches(bench, job, whole, "broken", 3)
-    yield from disks.small_disk(bench, job, whole)
-    yield from disks.read_only(bench, job, whole)
-    yield from disks.clock_jumps(bench, job, whole)
-    yield from company.two_at_once(bench, job, whole, seconds)
+    parts = [
+        (30, kills.killed_at_touches(bench, job, whole)),
+        (25, kills.killed_at_moments(bench, job, whole, seconds)),
+        (5, kills.terminated(bench, job, whole, seconds)),
+        (8, disks.refused_at_touches(bench, job, whole, "full", 6)),
+        (4, disks.refused_at_touches(bench, job, whole, "broken", 3)),
+        (4, disks.small_disk(bench, job, whole)),
+        (4, disks.read_only(bench, job, whole)),
+        (4, disks.clock_jumps(bench, job, whole)),
+        (4, company.two_at_once(bench, job, whole, seconds)),
+    ]
     if job.name == "compare":
-        yield from company.killed_workers(bench, job, whole)
-        yield from company.killed_conductor(bench, job, whole)
-        if ray:
-            yield from company.killed_workers(bench, job, whole, ray=True)
+        parts += [(6, company.killed_workers(bench, job, whole)), (6, company.killed_conductor(bench, job, whole))]
+        parts += [(6, company.killed_workers(bench, job, whole, ray=True))] if ray else []
+    yield from in_time(parts, bench.seconds * BUDGET[job.name])
+
+
+def in_time(parts: list[tuple[int, Iterator[Trial]]], seconds: float) -> Iterator[Trial]:
+    """Trials of all parts, at least one of each; a part ends early when its share of the time is over."""
+    began, whole, before = time.monotonic(), sum(weight for weight, _ in parts), 0
+    for weight, part in parts:
+        before += weight
+        for trial in part:
+            yield trial
+            if time.monotonic() - began > seconds * before / whole:
+                break
 
 
 def summed(trials: list[Trial]) -> list[dict[str, Any]]:
@@ -91,7 +105,7 @@ def show(rows: list[dict[str, Any]], head: tuple[str, ...]) -> None:
 def soak(options: argparse.Namespace, place: Path) -> dict[str, Any]:
     """All of it."""
     began = time.monotonic()
-    bench = Bench(place, jobs(place), random.Random(options.seed), options.share)
+    bench = Bench(place, jobs(place), random.Random(options.seed), options.share, 60 * options.minutes)
     forks.preload(bench.fresh(), [bench.jobs["train"].arguments])
     forks.preload(bench.fresh(), [bench.jobs["prepare"].arguments])
     trials: list[Trial] = []
@@ -103,7 +117,7 @@ def soak(options: argparse.Namespace, place: Path) -> dict[str, Any]:
                     print(f"{trial.job}, {trial.fault}: {'; '.join(trial.wrong)}", file=sys.stderr, flush=True)
     rows = summed(trials)
     show(rows, ("fault", "command", "faults", "trials", "failed"))
-    damage = flips.damage(bench) if "flips" in options.only else []
+    damage = flips.damage(bench, bench.seconds * BUDGET["flips"]) if "flips" in options.only else []
     show(damage, ("file", "flips", "detected", "harmless", "missed"))
     return {
         "seed": options.seed,
@@ -121,6 +135,7 @@ def main() -> int:
     parser.add_argument("-o", "--out", type=Path, help="write the result as JSON, or the page with --show")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is random (default 0)")
     parser.add_argument("--share", type=float, default=1.0, help="of the full number of faults (default 1)")
+    parser.add_argument("--minutes", type=float, default=19.0, help="on a busy machine less is tried (default 19)")
     parser.add_argument("--only", nargs="+", default=["train", "prepare", "compare", "flips"], help="some parts")
     parser.add_argument("--no-ray", dest="ray", action="store_false", help="leave out Ray")
     parser.add_argument("--show", type=Path, metavar="JSON", help="make the page of a result")

@@ -172,7 +172,8 @@ def test_names_cannot_steer_a_terminal(finished, tmp_path, capsys):
 
 
 def test_a_journal_that_was_cut_back_and_grew_again_is_read_anew(finished, tmp_path):
-    lines = (finished / "journal.jsonl").read_text().splitlines(keepends=True)
+    text = re.sub(r', "crc": "\w+"}\n', "}\n", (finished / "journal.jsonl").read_text())
+    lines = text.splitlines(keepends=True)
     journal = tmp_path / "journal.jsonl"
     journal.write_text("".join(lines[:10]))
     trace = Trace(tmp_path).read()

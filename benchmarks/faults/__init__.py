@@ -37,6 +37,8 @@ class Bench:
     random: random.Random
     share: float = 1.0
     """Of the full soak."""
+    seconds: float = 1200.0
+    """How long all of it may take."""
     made: int = field(default=0)
 
     def times(self, full: int, least: int = 1) -> int:
