@@ -86,16 +86,17 @@ def read_only(bench: Bench, job: Job, whole: State) -> Iterator[Trial]:
         place = bench.fresh()
         if at > 1:
             run(place, job.arguments, with_setup(setup_of(job), Events(at)))
-        folders = [place, *(folder for folder in place.rglob("*") if folder.is_dir())]
+        everything = [(file, file.stat().st_mode) for file in [place, *place.rglob("*")]]
         before = _listing(place)
-        for folder in folders:
-            folder.chmod(0o555)
+        for file, mode in everything:
+            file.chmod(mode & 0o555)
         end = run(place, job.arguments, with_setup(without_privileges, setup_of(job)))
         over = end.code == 0 and at > 1  # it was killed when nothing was left to write
         wrong = [] if over else end.refused() if job.name != "compare" else _compared(end.code, end.error)
         wrong += [] if over or _listing(place) == before else ["something was written"]
-        for folder in folders:
-            folder.chmod(0o755)
+        for file, mode in everything:
+            if file.exists():
+                file.chmod(mode)
         yield Trial("read-only directory", job.name, 1, (*wrong, *finish(job, place, whole)))
 
 
