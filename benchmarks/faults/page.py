@@ -68,7 +68,7 @@ def _head(found: Found) -> str:
 What is promised about faults, and the figures of the last soak: {found["kills"]} kills and {flips} damaged files in
 {found["minutes"]:.0f} minutes on {found["machine"]["cores"]} cores; {verdict}.{part}
 `make soak` does it again and renews this page, which is made from [results/soak.json](../results/soak.json); `--seed`
-tries other moments. A small part of it runs with the tests."""
+tries other moments. A small part of it runs with the tests.{found.get("remark", "")}"""
 
 
 def _faults(found: Found) -> str:
