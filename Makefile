@@ -4,6 +4,7 @@
 # make example-pytorch_loop   install and run one of examples/: training_loop, huggingface_trainer, trl_sft, lightning_trainer
 # make site   build the documentation into site/: open site/index.html, or serve it to search it
 # make bench  print the speed of the core, the sampler, prepare, the engine, sweeps and laws, and that of peers, as JSON
+# make soak   kill, starve and damage the commands, check that nothing is lost, and renew docs/reliability.md (20 minutes)
 # make peers  measure aioli beside what one would pick instead, and renew docs/peers.md
 PYTHON ?= python3
 BIN := .venv/bin
@@ -16,7 +17,7 @@ BROWSER := command -v chromium > /dev/null || command -v chromium-browser > /dev
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test test-slow lint format bench peers results docs site clean
+.PHONY: demo test test-slow lint format bench soak peers results docs site clean
 
 demo: .venv/.installed
 	$(BIN)/aioli demo
@@ -53,6 +54,11 @@ bench: .venv/.installed .venv-bench/.installed
 	$(BIN)/python benchmarks/sweep.py
 	$(BIN)/python benchmarks/laws.py
 	$(BIN)/python benchmarks/peers.py
+
+# faults on purpose; SEED=1 tries other moments
+soak: .venv/.dev
+	$(BIN)/python benchmarks/soak.py --seed $(or $(SEED),0) -o results/soak.json
+	$(BIN)/python benchmarks/soak.py --show results/soak.json -o docs/reliability.md
 
 # beside what one would pick instead; some of these need transformers 4, and so an environment of their own
 peers: .venv/.installed .venv-bench/.installed

@@ -35,8 +35,15 @@ def made() -> dict[Path, str]:
     """Pages that are made of results as a whole."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     from contest.page import page
+    from faults.page import page as reliability
 
-    return {ROOT / "docs" / "peers.md": page(json.loads((ROOT / "results" / "peers.json").read_text()))}
+    results = ROOT / "results"
+    return {
+        ROOT / "docs" / "peers.md": page(json.loads((results / "peers.json").read_text())),
+        ROOT / "docs" / "reliability.md": reliability(
+            json.loads((results / "soak.json").read_text()), results / "load.json"
+        ),
+    }
 
 
 def main(check: bool) -> int:

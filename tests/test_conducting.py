@@ -1,6 +1,5 @@
 """Many runs as one job, for real: shared, in parallel, in spite of what dies."""
 
-import json
 import os
 import signal
 import threading
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from tiny import Here, tiny_recipe, tiny_store
 
+from aioli.files import read_json
 from aioli.methods import create, method, names
 from aioli.policies import Static
 from aioli.runs import Asked, Conductor, Job, LocalExecutor, RunStore, Setup
@@ -251,7 +251,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_run_goes_on(data, tmp_path)
     os.kill(_started(store, job), signal.SIGKILL)
     assert future.result(120) == "done"
     executor.close()
-    whole = json.loads((tmp_path / "alone" / "run" / "result.json").read_text())
+    whole = read_json(tmp_path / "alone" / "run" / "result.json")
     assert {**store.result(job.key), "seconds": 0} == {**whole, "seconds": 0}
 
 

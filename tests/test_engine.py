@@ -1,7 +1,6 @@
 """The engine is a plain training loop that observes: same bits, exact probes, exact resume."""
 
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -10,8 +9,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 import aioli
 from aioli.data import MixtureSampler, write_store
+from aioli.files import read_json
 from aioli.protocol import Segment
-from aioli.train import DivergedError, Engine, Run, Schedule, Settings, StoppedError, TrainRecipe, checkpoint
+from aioli.train import DivergedError, Engine, Run, Schedule, Settings, StoppedError, TrainRecipe, checkpoint, journal
 from aioli.train.forward import directional
 from aioli.train.models import build_model, preset_config
 from aioli.train.optimizer import adamw
@@ -287,7 +287,7 @@ def test_out_of_domain_leans_towards_the_group_that_helps(store, tmp_path):
 
 
 def journal_of(path):
-    lines = [json.loads(line) for line in (path / "journal.jsonl").read_text().splitlines()]
+    lines = [line for line, _ in journal.read(path / "journal.jsonl")]
     for line in lines:
         line.pop("seconds", None)
     return lines
@@ -310,7 +310,7 @@ def test_a_run_that_was_stopped_anywhere_ends_with_the_same_bits(method, store, 
     last.train()
     assert torch.equal(weights(last.engine.plain), weights(whole.engine.plain))
     assert journal_of(tmp_path / "run") == journal_of(tmp_path / "whole")
-    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("run", "whole")]
+    results = [read_json(tmp_path / name / "result.json") for name in ("run", "whole")]
     assert results[0].pop("seconds").keys() == results[1].pop("seconds").keys()
     assert results[0] == results[1]
 
@@ -328,8 +328,8 @@ def test_a_crash_between_checkpoints_costs_only_time(store, tmp_path):
 
     with pytest.raises(CrashError):
         Run(recipe_of(store), tmp_path / "run", crash).train()
-    with (tmp_path / "run" / "journal.jsonl").open("a") as journal:
-        journal.write('{"kind": "segm')  # a torn line
+    with (tmp_path / "run" / "journal.jsonl").open("a") as torn:
+        torn.write('{"kind": "segm')  # a torn line
     last = Run(recipe_of(store), tmp_path / "run")
     last.train()
     assert torch.equal(weights(last.engine.plain), weights(whole.engine.plain))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from aioli.cli import main
+from aioli.files import read_json
 
 GROUPS = ("code", "books", "<b>web</b>")
 A = np.array([[2.0, 0.3, 0.1], [0.2, 1.5, 0.4]])
@@ -63,7 +64,7 @@ def test_everything_as_json(tables, capsys):
     caps = ["--available", "tokens.yaml", "--budget", "100e9", "--max-epochs", "2"]
     assert main(["solve", "fit.json", "--json", "--bootstrap", "10", *caps, "--weight", "law=3", "-o", "s.json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found == json.loads((tables / "s.json").read_text())
+    assert found == read_json(tables / "s.json")
     assert found["bounds"]["books"] == [0.0, 0.1]
     assert found["proportions"]["books"] <= 0.1 + 1e-9
     assert found["certified_gap"] < 1e-9

@@ -121,7 +121,11 @@ def test_names_instead_of_numbers_in_what_is_refused():
 def test_damaged_fits_are_refused(tmp_path):
     path = tmp_path / "fit.json"
     fit_runs(table(20)).save(path)
+    path.write_text(path.read_text().replace("0.", "1.", 1))
+    with pytest.raises(ValueError, match=r"fit\.json does not match its checksum"):
+        Fit.load(path)
     good = json.loads(path.read_text())
+    del good["checksum"]  # damage that a checksum does not show
     for change, words in (
         ({"schema": 2}, "schema 2"),
         ({"kind": "x"}, "not a fit"),

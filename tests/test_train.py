@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from aioli.cli import main
 from aioli.data import write_store
+from aioli.files import read_json
 
 COMMAND = [sys.executable, "-m", "aioli", "train"]
 
@@ -59,7 +60,7 @@ def test_killed_and_stopped_runs_end_with_the_same_bits(store, tmp_path):
     subprocess.run([*COMMAND, *words(store, tmp_path / "run")], check=True, capture_output=True)
     weights = [load_file(tmp_path / name / "model" / "model.safetensors") for name in ("whole", "run")]
     assert all((weights[0][key] == weights[1][key]).all() for key in weights[0])
-    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("whole", "run")]
+    results = [read_json(tmp_path / name / "result.json") for name in ("whole", "run")]
     assert results[0].pop("seconds").keys() == results[1].pop("seconds").keys()
     assert results[0] == results[1]
 

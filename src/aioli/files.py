@@ -1,15 +1,23 @@
-"""Writing that survives crashes: whole files or none, one writer at a time, and errors that say what to do."""
+"""Writing that survives crashes: whole files or none, one writer at a time, and errors that say what to do.
+
+Documents carry a checksum of what they say. Those without one, which older versions wrote, are read and said to be
+unchecked.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import glob
+import hashlib
 import json
+import logging
 import os
+import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +26,11 @@ _UMASK = os.umask(0)
 os.umask(_UMASK)
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_TRIES = 5
+CHECKSUM = "checksum"
+_COMMENT = "# sha256 of the lines above: "
+_LOG = logging.getLogger("aioli")
+_SAID: set[str] = set()
 
 
 class LockedError(ValueError):
@@ -50,6 +63,15 @@ def put_directory(made: Path, place: Path) -> None:
     sync_directory(place.parent)
 
 
+def take_away(place: Path) -> None:
+    """Remove a directory, at once: nobody takes half of it for the whole."""
+    gone = place.with_name(f".{place.name}.gone")
+    shutil.rmtree(gone, ignore_errors=True)
+    if place.is_dir():
+        os.replace(place, gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+
 def sync_directory(path: Path) -> None:
     """Make renames inside a directory durable."""
     handle = os.open(path, os.O_RDONLY)
@@ -69,31 +91,102 @@ def sync_tree(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically: readers see the old one or the new one, also after a crash."""
-    write_text(path, json.dumps(value, indent=1))
+    """Write a JSON file atomically, an object with its checksum: readers see the old one or the new one, also after a
+    crash."""
+    write_text(path, json.dumps(sealed(value) if isinstance(value, dict) else value, indent=1))
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """An object of JSON with its checksum."""
+    return {**value, CHECKSUM: _digest(json.loads(json.dumps(value)))}
+
+
+def unsealed(value: Any, path: Path, what: str | None = None) -> Any:
+    """What was sealed; one that says something else by now is refused by its name. `what` is the kind of file that is
+    said to be unchecked if it has no checksum; None: that is as it should be."""
+    if isinstance(value, dict) and value and CHECKSUM not in value:
+        last = next(reversed(value))
+        rest = {key: inner for key, inner in value.items() if key != last}
+        if value[last] == _digest(rest):  # only its name was damaged
+            return rest
+    if not isinstance(value, dict) or CHECKSUM not in value:
+        if what is not None:
+            unchecked(path, what)
+        return value
+    rest = {key: inner for key, inner in value.items() if key != CHECKSUM}
+    if _digest(rest) != value[CHECKSUM]:
+        raise ValueError(
+            f"{path} does not match its checksum: it is damaged, or was changed by hand (then remove its {CHECKSUM!r})"
+        )
+    return rest
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def unchecked(path: Path, what: str) -> None:
+    """Say, once for each kind of file, that one has no checksum."""
+    if what not in _SAID:
+        _SAID.add(what)
+        _LOG.warning("worth knowing: %s is unchecked: the %s has no checksum, as older versions wrote it", path, what)
+
+
+def sealed_text(text: str) -> str:
+    """A text with its checksum in a comment, as YAML has them."""
+    return f"{text}{_COMMENT}{hashlib.sha256(text.encode()).hexdigest()}\n"
+
+
+def check_text(text: str, path: Path) -> None:
+    """Refuse a text that is not what was sealed."""
+    body, comment, digest = text.rpartition(_COMMENT)
+    if comment and hashlib.sha256(body.encode()).hexdigest() != digest.strip():
+        raise ValueError(
+            f"{path} does not match its checksum: it is damaged, or was changed by hand (then remove its last line)"
+        )
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        os.fchmod(handle, 0o666 & ~_UMASK)  # readable by whoever may read other new files
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
+    """Write a text file atomically; what a process that was killed while it wrote the same file left is removed."""
+    sweep(path)
+    for left in range(_TRIES - 1, -1, -1):
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                with suppress(OSError):
+                    fcntl.flock(handle, fcntl.LOCK_EX)  # says that its writer lives
+                os.fchmod(handle, 0o666 & ~_UMASK)  # readable by whoever may read other new files
+                out.write(text)
+                out.flush()
+                os.fsync(handle)
+                os.replace(name, path)
+            break
+        except FileNotFoundError:  # swept by somebody before it was locked
+            if not left or not path.parent.is_dir():
+                raise
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name)
+            raise
     sync_directory(path.parent)
 
 
+def sweep(path: Path) -> None:
+    """Remove temporary files of `write_text` for a path whose writers are dead."""
+    for name in glob.glob(f".{glob.escape(path.name)}.{'?' * 8}", root_dir=path.parent):
+        with suppress(OSError):
+            handle = os.open(path.parent / name, os.O_RDWR)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(path.parent / name)
+            finally:
+                os.close(handle)
+
+
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; None if it is not there or not JSON."""
+    """The content of a JSON file, without its checksum; None if it is not there, not JSON, or damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return unsealed(json.loads(path.read_text(encoding="utf-8")), path)
     except (OSError, ValueError, RecursionError):
         return None
 
@@ -150,6 +243,11 @@ def _still_there(path: Path, handle: int) -> bool:
     return (found.st_ino, found.st_dev) == (mine.st_ino, mine.st_dev)
 
 
+def no_space(error: OSError) -> bool:
+    """Whether it is for want of space that something cannot be written."""
+    return error.errno in _NO_SPACE
+
+
 @contextmanager
 def explained(place: Path, kept: Callable[[], str] = lambda: "") -> Iterator[None]:
     """Turn what the disk refuses into one line that names the place and says what was kept."""
@@ -157,9 +255,14 @@ def explained(place: Path, kept: Callable[[], str] = lambda: "") -> Iterator[Non
         yield
     except OSError as error:
         where = error.filename or place
-        full = error.errno in _NO_SPACE
-        message = f"no space left to write {where}" if full else f"{where}: {error.strerror or error}"
+        message = f"no space left to write {where}" if no_space(error) else f"{where}: {error.strerror or error}"
         raise ValueError(f"{message}{kept()}") from error
+
+
+def disk_trouble(error: Exception) -> OSError | None:
+    """What the disk refused, where a library in another language tells it in words: `… (os error 28)`."""
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    return None if number is None else OSError(int(number[1]), os.strerror(int(number[1])))
 
 
 def is_locked(directory: Path) -> bool:

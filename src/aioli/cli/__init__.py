@@ -33,6 +33,7 @@ from aioli.cli import (
     ui,
     watch,
 )
+from aioli.files import no_space
 
 COMMANDS = (
     demo,
@@ -118,3 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # what the disk refuses, wherever it does
+        what = f"no space left to write {error.filename or 'here'}" if no_space(error) else str(error)
+        print(f"aioli {options.command}: {what}", file=sys.stderr)
+        return 2

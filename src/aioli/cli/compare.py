@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from aioli.cli.jobs import add_executor, add_recipe, check_place, conduct, recipe_of, setups
 from aioli.cli.parse import parse_methods
 from aioli.cli.show import say, table
-from aioli.files import write_text
+from aioli.files import sealed, write_text
 
 if TYPE_CHECKING:
     from aioli.runs.comparison import Comparison
@@ -88,7 +88,7 @@ def save(found: Comparison, place: Path) -> None:
     if place.suffix == ".html":
         page(found, place)
     elif place.suffix == ".json":
-        write_text(place, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
+        write_text(place, json.dumps(sealed(found.to_json()), indent=2, ensure_ascii=False) + "\n")
     else:
         write_text(place, markdown(found) if place.suffix == ".md" else render(found) + "\n")
 

@@ -13,7 +13,7 @@ from aioli.cli.parse import parse_methods
 from aioli.cli.show import say, table
 from aioli.export.schedule import rounded
 from aioli.export.systems import SYSTEMS, block
-from aioli.files import write_text
+from aioli.files import sealed, write_text
 from aioli.report.text import clock, spark
 from aioli.report.text import path as way_of
 
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"{asked.label}: {carried.error}")
     found = mixture(carried, RunStore(options.store))
     if place is not None:
-        write_text(place, json.dumps(found.to_json(), indent=2, ensure_ascii=False) + "\n")
+        write_text(place, json.dumps(sealed(found.to_json()), indent=2, ensure_ascii=False) + "\n")
     if options.json:
         say(json.dumps(found.to_json(), indent=2))
     elif options.block is not None:

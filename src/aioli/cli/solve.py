@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aioli.cli.jobs import check_place
 from aioli.cli.show import Bar, say, table
 from aioli.export.systems import SYSTEMS, block
-from aioli.files import read_json, write_text
+from aioli.files import read_json, sealed, write_text
 
 if TYPE_CHECKING:
     from aioli.fits import Fit, Solution, Wish
@@ -158,7 +158,7 @@ def run(options: argparse.Namespace) -> int:
         bar.clear()
     plain = json.dumps(found.to_json(), indent=2, ensure_ascii=False)
     if out is not None:
-        write_text(out, plain + "\n")
+        write_text(out, json.dumps(sealed(found.to_json()), indent=2, ensure_ascii=False) + "\n")
     if page is not None:
         from aioli.report.fits import write_solution
 

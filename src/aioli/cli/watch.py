@@ -40,6 +40,8 @@ def run(options: argparse.Namespace) -> int:
     if not options.every > 0:
         raise ValueError(f"--every {options.every} must be a positive number of seconds")
     trace = Trace(Path(options.run_directory)).read()
+    if trace.torn:
+        print(f"worth knowing: {trace.torn}; the run mends it when it goes on", file=sys.stderr)
     if options.json:
         print(json.dumps(state(trace), indent=2, ensure_ascii=False))
         return 0

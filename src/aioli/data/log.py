@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -46,6 +47,8 @@ class Log:
     groups: list[str] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
     """Sound bytes of each file."""
+    sums: dict[str, int] = field(default_factory=dict)
+    """CRC-32 of these."""
     notes: dict[str, int] = field(default_factory=dict)
     tokenizer: str = ""
     """Fingerprint of the tokenizer that the tokens are of."""
@@ -63,12 +66,22 @@ class Log:
         if isinstance(saved, dict) and saved.get("identity") == identity:
             log = cls(directory, **saved)
             whole = (directory / "tokenizer").is_dir()
-            if whole and all(_size(directory / name) >= size for name, size in log.sizes.items()):
+            if whole and all(log._sound(name) for name in log.sizes):
                 for name, size in log.sizes.items():
                     os.truncate(directory / name, size)
                 return log
         empty(directory)
         return cls(directory, identity)
+
+    def _sound(self, name: str) -> bool:
+        """Whether the sound bytes of a file are there, and are what was written."""
+        left, total = self.sizes[name], 0
+        if _size(self.directory / name) < left:
+            return False
+        with (self.directory / name).open("rb") as file:
+            while piece := file.read(min(left, 1 << 20)):
+                left, total = left - len(piece), zlib.crc32(piece, total)
+        return total == self.sums.get(name)
 
     def reset(self) -> None:
         """Forget everything: begin anew."""
@@ -106,6 +119,7 @@ class Log:
         path = self.directory / name
         with path.open("ab" if name in self.sizes else "wb") as file:
             file.write(content)
+        self.sums[name] = zlib.crc32(content, self.sums.get(name, 0))
         self.sizes[name] = self.sizes.get(name, 0) + len(content)
         self._unsaved.add(name)
 

@@ -5,13 +5,14 @@ In: what the user named. Out: a Schedule, with what is worth knowing about it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from aioli.export.schedule import Path as Way
 from aioli.export.schedule import Phase, Schedule, moving, shares_of, static
-from aioli.files import read_json
+from aioli.files import unsealed
 
 TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".gz")
 
@@ -48,7 +49,8 @@ def from_run(source: str, store: str | None = None) -> Schedule:
 def of_run(folder: Path) -> Schedule:
     """The segments that a run was trained on, from its journal."""
     from aioli.train.journal import read as lines
-    from aioli.train.layout import JOURNAL
+    from aioli.train.journal import torn
+    from aioli.train.layout import JOURNAL, RESULT
 
     groups: list[str] = []
     way, first, total, finished = Way(), 0, 0, False
@@ -66,6 +68,10 @@ def of_run(folder: Path) -> Schedule:
     if not way.phases:
         raise ValueError(f"{folder} has not trained anything yet, so there is no mixture to export")
     notes = []
+    if cut := torn(folder / JOURNAL):
+        if (folder / RESULT).is_file() and not finished:
+            raise ValueError(f"{cut}, but the run is finished: the journal is damaged")
+        notes.append(cut)
     if not finished:
         done = f"step {way.phases[-1].end:,} of {total:,}"
         notes.append(f"the run is not finished: this is what it was trained on up to {done}")
@@ -80,7 +86,10 @@ def of_run(folder: Path) -> Schedule:
 def from_file(file: Path) -> Schedule:
     """A fit, a solution, what `aioli mix` or `aioli export` wrote, or names with shares; JSON or YAML."""
     if file.suffix.lower() == ".json":
-        plain = read_json(file)
+        try:
+            plain = unsealed(json.loads(file.read_text(encoding="utf-8")), file)
+        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
+            plain = None
         if not isinstance(plain, dict):
             raise ValueError(f"{file} is not a JSON object")
     else:

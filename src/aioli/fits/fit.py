@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from aioli.files import explained, write_text
+from aioli.files import explained, sealed, unsealed, write_text
 from aioli.fits.diagnose import Trouble, diagnose
 from aioli.fits.named import create_law, law_from_json, law_to_json, name_of
 from aioli.fits.scoring import Choice, Scores, choose, held_out, measure, split
@@ -76,7 +76,7 @@ class Fit:
     def save(self, path: str | Path) -> None:
         """Write it, whole or not at all."""
         with explained(Path(path)):
-            write_text(Path(path), json.dumps(finite(self.to_json()), ensure_ascii=False) + "\n")
+            write_text(Path(path), json.dumps(sealed(finite(self.to_json())), ensure_ascii=False) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Fit:
@@ -90,6 +90,7 @@ class Fit:
             raise ValueError(f"{file} is not JSON; give a file that aioli fit has written with -o") from None
         if not isinstance(plain, Mapping) or plain.get("kind") != KIND:
             raise ValueError(f"{file} is not a fit; give a file that aioli fit has written with -o")
+        plain = unsealed(plain, file, "fit")
         if plain.get("schema") != SCHEMA:
             raise ValueError(f"{file} has schema {plain.get('schema')!r}, this version reads {SCHEMA}; fit it again")
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aioli.files import read_json
+from aioli.files import check_text, read_json
 from aioli.recipe import parse
 from aioli.report.trace import Trace
 from aioli.runs.store import JOB, MARK, RUN, RunStore
@@ -173,8 +173,9 @@ def _look(name: str, path: Path) -> Seen | None:
     try:
         text = (path / RECIPE).read_text(encoding="utf-8")
         recipe = parse(text, str(path / RECIPE))
-    except (OSError, ValueError):
+    except OSError:
         text, recipe = "", {}
+    check_text(text, path / RECIPE)
     job = read_json(path.parent / JOB) if path.name == RUN else None
     about = job.get("about", {}) if isinstance(job, dict) else {}
     return Seen(

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aioli.train.journal import read
-from aioli.train.layout import JOURNAL
+from aioli.train.journal import read, torn
+from aioli.train.layout import JOURNAL, RESULT
 
 POINTS, FRAMES = 1000, 30
 """How many points of a curve, and how many matrices A, are kept at least."""
@@ -70,6 +70,8 @@ class Trace:
     segments: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: {"train": 0.0, "probe": 0.0})
     result: dict[str, Any] | None = None
+    torn: str | None = None
+    """What is wrong with the end of the journal."""
     _offset: int = 0
     _last: bytes = b""
     _found: Any = None
@@ -84,6 +86,9 @@ class Trace:
         for line, text in read(file, self._offset):
             self._take(line)
             self._offset, self._last = self._offset + len(text), text
+        self.torn = torn(file)
+        if self.torn and (self.path / RESULT).is_file() and self.result is None:
+            raise ValueError(f"{self.torn}, but the run is finished: the journal is damaged")
         return self
 
     def _goes_on(self, file: Path) -> bool:

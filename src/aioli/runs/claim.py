@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from aioli.files import read_json, write_json
+from aioli.files import read_json
 
 BEAT, DEAD = 5.0, 60.0
 """Seconds between signs of life, and without one until an owner on another machine is taken to be dead."""
@@ -46,25 +46,19 @@ class Claim:
         if number and not _free(_file(folder, number), owner):
             return None
         token = uuid.uuid4().hex
-        about = {**_me(), "token": token, "released": False}
+        about = {"released": False, **_me(), "token": token}  # `released` first: _release knows where it is
         try:
-            handle = os.open(_file(folder, number + 1), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            _create(_file(folder, number + 1), json.dumps(about))
         except FileExistsError:
             return None
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as out:
-                json.dump(about, out)
-                out.flush()
-                os.fsync(out.fileno())
-        except OSError:  # the disk is full: an empty claim would keep everybody off
-            _file(folder, number + 1).unlink(missing_ok=True)
-            raise
         claim = cls(folder, number + 1, token)
         if not claim.held:  # made below a claim that was not there a moment ago
             _file(folder, number + 1).unlink(missing_ok=True)
             return None
         for old in range(max(1, number - 1), number + 1):
             _file(folder, old).unlink(missing_ok=True)
+        for left in folder.glob(".claim-*"):  # by a process that was killed; one that lives has lost, and asks again
+            left.unlink(missing_ok=True)
         return claim
 
     def __enter__(self) -> Claim:
@@ -81,7 +75,11 @@ class Claim:
 
     def _release(self) -> None:
         if self.held:
-            write_json(_file(self.folder, self.number), {**_me(), "token": self.token, "released": True})
+            handle = os.open(_file(self.folder, self.number), os.O_WRONLY)
+            try:  # in its place, at once: nothing is left behind by a kill, and a full disk has room for it
+                os.pwrite(handle, b"true ", len('{"released": '))
+            finally:
+                os.close(handle)
 
     def _live(self) -> None:
         while not self._stop.wait(BEAT):
@@ -110,6 +108,30 @@ def _file(folder: Path, number: int) -> Path:
     return folder / f"claim-{number:06d}.json"
 
 
+def _create(file: Path, text: str) -> None:
+    """Make a claim that was not there, at once with what it says: killed in between, nobody is kept off."""
+    beside = file.with_name(f".claim-{uuid.uuid4().hex}")
+    try:
+        with beside.open("x", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        try:
+            os.link(beside, file)
+        except FileExistsError:
+            raise
+        except OSError:  # some file systems have no links
+            with file.open("x", encoding="utf-8") as out:
+                try:
+                    out.write(text)
+                    out.flush()
+                except OSError:  # the disk is full: an empty claim would keep everybody off
+                    file.unlink()
+                    raise
+    finally:
+        beside.unlink(missing_ok=True)
+
+
 def _latest(folder: Path) -> tuple[int, dict[str, Any] | None]:
     """The claim with the highest number, 0 if there is none; what it says is None while it is being written."""
     numbers = [int(file.stem[6:]) for file in folder.glob("claim-*.json") if file.stem[6:].isdigit()]
@@ -127,7 +149,7 @@ def _free(file: Path, owner: dict[str, Any] | None) -> bool:
             alive = _alive(owner)
             if alive is not None:
                 return not alive
-    probe = file.with_name(f".clock-{uuid.uuid4().hex}")
+    probe = file.with_name(f".claim-clock-{uuid.uuid4().hex}")
     try:
         probe.touch()
         age = probe.stat().st_mtime - file.stat().st_mtime

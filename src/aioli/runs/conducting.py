@@ -17,7 +17,7 @@ from aioli.registry import Carrying, Outcome, where_from
 from aioli.runs.job import Job, Setup
 from aioli.runs.spec import Planned, Problem, closure
 from aioli.runs.store import RunStore
-from aioli.train.layout import CHECKPOINTS, MODEL
+from aioli.train.layout import CHECKPOINTS, MODEL, tidy
 
 AGAIN = 2.0
 """Seconds until a job that somebody else works on is asked for again."""
@@ -208,6 +208,7 @@ class Conductor:
         if key in self._over or key in self._wanted or key in self._failed:
             return
         if self.store.outcome(job) is not None:
+            tidy(self.store.run_folder(key))
             self._over[key] = job
             return
         self.store.add(job)

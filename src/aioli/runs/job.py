@@ -67,7 +67,7 @@ class Setup:
             "data": {
                 "fingerprint": store.fingerprint,
                 "vocabulary": store.vocabulary,
-                **data.model_dump(mode="json", exclude={"store", "weights"}),
+                **data.model_dump(mode="json", exclude={"store", "weights", "verify"}),
             },
             "model": _model(model),
             "train": {**train.model_dump(mode="json", exclude={"steps", "threads"}), "precision": precision},

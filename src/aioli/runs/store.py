@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from aioli.files import explained, read_json, write_json
+from aioli.files import explained, read_json, take_away, write_json
 from aioli.runs.claim import Claim, owner_of
 from aioli.runs.job import Job
 from aioli.runs.spec import Result
@@ -182,11 +182,7 @@ class RunStore:
             for name in (MODEL, CHECKPOINTS):
                 place = self.run_folder(key) / name
                 free += size(place)
-                if place.is_dir():
-                    gone = place.with_name(f".{name}.gone")
-                    shutil.rmtree(gone, ignore_errors=True)
-                    os.replace(place, gone)  # at once: nobody takes half of it for the whole
-                    shutil.rmtree(gone, ignore_errors=True)
+                take_away(place)
         return free
 
     def forget_result(self, key: str) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import sys
 import threading
 import time
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from aioli import __version__
-from aioli.files import LockedError, read_json, write_json
+from aioli.files import LockedError, read_json, sweep, take_away, write_json
 from aioli.runs.claim import BEAT, Claim, LostError
 from aioli.runs.store import ERROR, LOG, RUN, START, sound_result, sound_start
 from aioli.train.layout import CHECKPOINTS, RESULT
@@ -99,8 +98,9 @@ def completed(order: Mapping[str, Any]) -> None:
     """Tidy up after a run that is finished."""
     folder = Path(order["folder"])
     if not order["keep"]:
-        shutil.rmtree(folder / RUN / CHECKPOINTS, ignore_errors=True)
+        take_away(folder / RUN / CHECKPOINTS)
     (folder / ERROR).unlink(missing_ok=True)
+    sweep(folder / ERROR)
 
 
 def failed(folder: Path, error: BaseException) -> None:

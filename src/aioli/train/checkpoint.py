@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 from aioli.config import content_hash
 from aioli.data.store import sha256_of
-from aioli.files import read_json, readable, sync_directory, write_json
+from aioli.files import disk_trouble, read_json, readable, sync_directory, take_away, write_json
 from aioli.train.engine import Engine
 from aioli.train.layout import CHECKPOINTS
 
@@ -47,24 +47,33 @@ def save(run: Path, engine: Engine, state: Mapping[str, Any], keep: int) -> None
     folder = run / CHECKPOINTS
     folder.mkdir(exist_ok=True)
     name = f"step-{engine.step:09d}"
-    for old in folder.glob(".step-*"):  # left by a process that was killed
-        shutil.rmtree(old, ignore_errors=True)
+    tidy(run, keep)
     building = folder / f".{name}"
     building.mkdir()
     for file, content in zip(FILES, (_distinct(model), tensors), strict=True):
-        save_file({key: value.contiguous() for key, value in content.items()}, building / file)
+        try:
+            save_file({key: value.contiguous() for key, value in content.items()}, building / file)
+        except SafetensorError as error:
+            raise disk_trouble(error) or error from None
         readable(building / file)
         with (building / file).open("rb+") as written:
             os.fsync(written.fileno())
     sums = {file: sha256_of(building / file) for file in FILES}
     said = {"schema": 1, "sha256": sums, **state, "engine": progress}
     write_json(building / STATE, {**said, "digest": content_hash(said)})
-    if (folder / name).exists():
-        shutil.rmtree(folder / name)
+    take_away(folder / name)
     os.replace(building, folder / name)
     sync_directory(folder)
+    tidy(run, keep)
+
+
+def tidy(run: Path, keep: int) -> None:
+    """Remove all but the last `keep` checkpoints, and what a process that was killed has left of others."""
+    folder = run / CHECKPOINTS
     for old in sorted(folder.glob("step-*"))[:-keep]:
-        shutil.rmtree(old)
+        take_away(old)
+    for old in folder.glob(".step-*"):
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _generators(device: torch.device) -> dict[str, Any]:

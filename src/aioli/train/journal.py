@@ -1,12 +1,22 @@
-"""The journal of a run: append-only JSON lines, one per segment. Everything that is shown to people is read from it."""
+"""The journal of a run: append-only JSON lines, one per segment. Everything that is shown to people is read from it.
+
+Every line ends with a checksum of what stands before it (`"crc"`); lines without one, of older versions, are read and
+said to be unchecked.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from aioli.files import is_locked, unchecked
+
+_END = b', "crc": "00000000"}\n'
+"""How a line ends, with its checksum for the zeros."""
 
 
 class Journal:
@@ -19,12 +29,15 @@ class Journal:
         sound = _sound_bytes(path)
         if size is not None and size > sound:
             raise ValueError(f"{path} has {sound} sound bytes, but its checkpoint was made after {size}; it is damaged")
+        self.torn = path.stat().st_size - sound
+        """Bytes of a last line that was cut short, by a crash or a full disk."""
         os.truncate(path, sound if size is None else size)
         self._file = path.open("ab")
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line; it is on disk when a checkpoint is (`sync`)."""
-        self._file.write(json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        text = json.dumps(line, ensure_ascii=False, allow_nan=False).encode()
+        self._file.write(text[:-1] + _crc(text[:-1]))
         self._file.flush()
 
     def sync(self) -> int:
@@ -35,6 +48,21 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _crc(text: bytes) -> bytes:
+    """The end of a line that begins so."""
+    return b', "crc": "%08x"}\n' % zlib.crc32(text)
+
+
+def _checked(line: bytes, path: Path) -> bool:
+    """Whether a line has its checksum; one that does not even resemble a line with one was written without."""
+    end = line[-len(_END) :]
+    alike = sum(a == b or b == ord("0") for a, b in zip(end, _END, strict=False))
+    if alike < len(_END) - 1:
+        unchecked(path, "journal")
+        return True
+    return end == _crc(line[: -len(_END)])
 
 
 def _sound_bytes(path: Path) -> int:
@@ -62,10 +90,22 @@ def read(path: Path, begin: int = 0) -> Iterator[tuple[dict[str, Any], bytes]]:
             try:
                 found = json.loads(line)
                 found["kind"]
-            except (ValueError, TypeError, KeyError):
+                sound = _checked(line, path)
+                found.pop("crc", None)
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                 raise ValueError(f"{path}: byte {begin} is not a line of a journal; it is damaged") from None
+            if not sound:
+                raise ValueError(f"{path}: the line at byte {begin} does not match its checksum; it is damaged")
             begin += len(line)
             yield found, line
+
+
+def torn(path: Path) -> str | None:
+    """What is wrong with the end of a journal that nobody writes; None: nothing."""
+    whole, sound = path.stat().st_size, _sound_bytes(path)
+    if whole == sound or is_locked(path.parent):
+        return None
+    return f"the last line of {path} is cut short ({whole - sound} bytes) and is left out"
 
 
 def mean_proportions(path: Path) -> list[float]:

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, GPTNeoXConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from aioli.files import new_directory, readable, sync_directory, sync_tree
+from aioli.data.store import sha256_of
+from aioli.files import disk_trouble, new_directory, read_json, readable, sync_directory, sync_tree, write_json
 from aioli.train.presets import PRESETS, check_preset
 
 PYTHIA_VOCABULARY = 50304
+CHECKSUMS = "checksums.json"
 _CAUSAL: Any = AutoModelForCausalLM
 
 
@@ -71,10 +74,25 @@ def build_model(
 
 
 def load_model(folder: str) -> PreTrainedModel:
-    """A model that a run has kept."""
+    """A model that a run has kept; a file of it that was changed is refused by its name."""
+    check_model(Path(folder))
     with _without_bars():
         found: PreTrainedModel = _CAUSAL.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     return found
+
+
+def check_model(folder: Path) -> None:
+    """Compare a model that a run has kept with its checksums; one from elsewhere has none."""
+    sums = folder / CHECKSUMS
+    if not sums.is_file():
+        return
+    found = read_json(sums)
+    if not isinstance(found, dict) or not isinstance(found.get("sha256"), dict):
+        raise ValueError(f"{sums} is damaged; remove it to use the model unchecked")
+    for name, wanted in found["sha256"].items():
+        file = folder / Path(name).name
+        if not file.is_file() or sha256_of(file) != wanted:
+            raise ValueError(f"{file} is missing or does not match its checksum; train the run again")
 
 
 def save_model(model: Any, weights: Mapping[str, torch.Tensor], folder: Path) -> None:
@@ -82,8 +100,13 @@ def save_model(model: Any, weights: Mapping[str, torch.Tensor], folder: Path) ->
     for old in folder.parent.glob(f".{folder.name}.*"):  # left by a process that was killed
         shutil.rmtree(old, ignore_errors=True)
     building = new_directory(folder)
-    with _without_bars():
-        model.save_pretrained(building, state_dict=weights)
+    try:
+        with _without_bars():
+            model.save_pretrained(building, state_dict=weights)
+    except SafetensorError as error:
+        raise disk_trouble(error) or error from None
+    sums = {file.name: sha256_of(file) for file in sorted(building.iterdir())}
+    write_json(building / CHECKSUMS, {"sha256": sums})
     readable(building)
     sync_tree(building)
     if folder.exists():

@@ -25,6 +25,8 @@ class DataChoice(Section):
     """When a group has been gone through: repeat it, give its share to the others, or stop."""
     max_epochs: float | None = Field(default=None, gt=0)
     """How often a group may be gone through (with cap and error)."""
+    verify: bool = True
+    """Compare arrays with their checksums before a run, once in each process; false: trust a very large store."""
 
 
 class ModelChoice(Section):

@@ -172,7 +172,7 @@ class Status:
             os.replace(beside, self.path)
 
     def clear(self) -> None:
-        """The run is over."""
-        for file in (self.path, self.path.with_name(f".{STATUS}.{os.getpid()}")):
+        """The run is over; what a process that was killed has left goes as well."""
+        for file in (self.path, *self.path.parent.glob(f".{STATUS}.*")):
             with suppress(OSError):
                 file.unlink()

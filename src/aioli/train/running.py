@@ -8,6 +8,7 @@ checkpoints, and at the end judges the model on all validation and test data.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from accelerate.utils import broadcast_object_list
 
 from aioli import __version__
 from aioli.data.store import TokenStore
-from aioli.files import LockedError, explained, locked, read_json, write_json, write_text
+from aioli.files import LockedError, check_text, explained, locked, read_json, sealed_text, write_json, write_text
 from aioli.protocol import Segment, check_supported
 from aioli.recipe import build, read
 from aioli.train import checkpoint, journal, records
@@ -36,7 +37,7 @@ from aioli.train.building import (
 )
 from aioli.train.engine import DivergedError, Engine
 from aioli.train.journal import Journal
-from aioli.train.layout import JOURNAL, MODEL, RECIPE, RESULT
+from aioli.train.layout import JOURNAL, MODEL, RECIPE, RESULT, tidy
 from aioli.train.models import save_model
 from aioli.train.probes import Validation
 from aioli.train.problem import groups_and_targets
@@ -44,6 +45,8 @@ from aioli.train.recipe import TrainRecipe
 from aioli.train.validation import subset
 
 Report = Callable[["Run"], None]
+FREE = ("trackers", "checkpoint.", "data.verify")
+"""Settings that may be others when a run goes on."""
 
 
 class StoppedError(Exception):
@@ -109,10 +112,13 @@ class Run:
         """Train to the end, from the last checkpoint if there is one; returns the result."""
         if (done := read_json(self.path / RESULT)) is not None:
             self._same_recipe()
+            tidy(self.path)
             return dict(done)
         if self.used:
             raise ValueError("a Run is trained once; make another one with the same directory, and it goes on")
         self.used = True
+        if self.recipe.data.verify and self.accelerator.is_main_process:
+            self.store.verify([*self.groups, *self.targets])
         with self.alone():
             self.resume()
             self._may_stop()
@@ -185,7 +191,10 @@ class Run:
             self.saved, size = self.engine.step, state["journal"]
             self.recent = (float(state["recent"][0]), int(state["recent"][1]))
         if self.accelerator.is_main_process:
+            checkpoint.tidy(self.path, self.recipe.checkpoint.keep)
             self.journal = Journal(self.path / JOURNAL, size)
+            if self.journal.torn:
+                print(f"{self.path / JOURNAL}: its last line was cut short, and is removed", file=sys.stderr)
             if size == 0:
                 self.journal.append(records.opening(self))
 
@@ -194,7 +203,7 @@ class Run:
         file, mine = self.path / RECIPE, self.recipe.model_dump(mode="json")
         if self.known:
             if not (self.path / RESULT).exists():
-                write_text(file, yaml.safe_dump(mine, sort_keys=False))
+                write_text(file, sealed_text(yaml.safe_dump(mine, sort_keys=False)))
             return
         if not file.is_file():
             others = [found.name for found in self.path.iterdir() if found.name != "lock" and found.name[0] != "."]
@@ -202,12 +211,14 @@ class Run:
                 raise ValueError(
                     f"{self.path} holds something else ({others[0]}); choose another directory for the run"
                 )
-            write_text(file, yaml.safe_dump(mine, sort_keys=False))
+            write_text(file, sealed_text(yaml.safe_dump(mine, sort_keys=False)))
             return
-        before = records.flat(build(TrainRecipe, read(file), str(file)).model_dump(mode="json"))
+        plain = read(file)
+        check_text(file.read_text(encoding="utf-8"), file)
+        before = records.flat(build(TrainRecipe, plain, str(file)).model_dump(mode="json"))
         now = records.flat(mine)
         for key in {**now, **before}:
-            if before.get(key) != now.get(key) and not key.startswith(("trackers", "checkpoint.")):
+            if before.get(key) != now.get(key) and not key.startswith(FREE):
                 raise ValueError(
                     f"{self.path} holds a run with another {key}: {before.get(key)}, not {now.get(key)}; resume it "
                     f"with its own recipe ({file}) or choose another directory"
