@@ -18,6 +18,8 @@ _UMASK = os.umask(0)
 os.umask(_UMASK)
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+MOST = 1 << 28
+"""Bytes of the largest file of plain data that is read at once: manifests, results, fits and recipes are small."""
 
 
 class LockedError(ValueError):
@@ -90,10 +92,20 @@ def write_text(path: Path, text: str) -> None:
     sync_directory(path.parent)
 
 
+def read_text(path: Path, most: int | None = None) -> str:
+    """The text of a file; one of more than `most` bytes is refused before it fills the memory."""
+    most = MOST if most is None else most
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"{path} has more than {most / 1e6:,.0f} MB, which is too much for a file of its kind")
+    return content.decode("utf-8")
+
+
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; None if it is not there or not JSON."""
+    """The content of a JSON file; None if it is not there, not JSON, or far too large."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_text(path))
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aioli.files import new_directory, sync_directory, write_json
+from aioli.files import new_directory, read_text, sync_directory, write_json
 
 SCHEMA = 1
 SPLITS = ("train", "val", "test")
@@ -182,7 +182,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         lacks = f"it has no {MANIFEST}" if path.is_dir() else f"there is no directory {path.resolve()}"
         raise ValueError(f"{path} is not a token store: {lacks}; make one with `aioli prepare`")
     try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
+        manifest = json.loads(read_text(file))
         ok = (
             manifest["schema"] == SCHEMA
             and manifest["dtype"] in DTYPES

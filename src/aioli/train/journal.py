@@ -61,7 +61,8 @@ def read(path: Path, begin: int = 0) -> Iterator[tuple[dict[str, Any], bytes]]:
                 return
             try:
                 found = json.loads(line)
-                found["kind"]
+                if not isinstance(found["kind"], str):
+                    raise TypeError
             except (ValueError, TypeError, KeyError):
                 raise ValueError(f"{path}: byte {begin} is not a line of a journal; it is damaged") from None
             begin += len(line)
