@@ -106,7 +106,9 @@ def damaged(draw, content):
     """Bytes with a piece cut out, doubled, or replaced."""
     begin = draw(st.integers(0, len(content)))
     end = min(len(content), begin + draw(st.sampled_from([0, 1, 2, 7, 100, len(content)])))
-    new = draw(st.binary(max_size=8) | st.sampled_from([b"\x00" * 50, b'"', b",", b"\n", b"\xff", b"1e400", b"[" * 3000]))
+    new = draw(
+        st.binary(max_size=8) | st.sampled_from([b"\x00" * 50, b'"', b",", b"\n", b"\xff", b"1e400", b"[" * 3000])
+    )
     return content[:begin] + new + content[end:]
 
 

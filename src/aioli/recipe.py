@@ -70,7 +70,8 @@ def parse(text: str, where: str) -> Any:
     except (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError, TypeError) as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1}"
-        what = str(getattr(error, "problem", None) or error)
+        strange = isinstance(error, LookupError | AttributeError | TypeError)
+        what = "a tag does not fit its value" if strange else str(getattr(error, "problem", None) or error)
         raise ValueError(
             f"{where}{line} is not YAML: {what}{'; use spaces' if chr(92) + 't' in what else ''}"
         ) from None

@@ -117,7 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # a file that may not be read, a name that is too long, a disk that is full
         where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
         return _refused(options.command, f"{where}{error.strerror or error}")
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:  # torch has no error of its own for memory that is not there
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
         return _refused(options.command, "there is not enough memory for this")
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)

@@ -11,8 +11,9 @@ from aioli.train.journal import read
 from aioli.train.layout import JOURNAL
 from aioli.train.lines import check
 
-POINTS, FRAMES = 1000, 30
-"""How many points of a curve, and how many matrices A, are kept at least."""
+POINTS, FRAMES, NUMBERS = 1000, 30, 60_000
+"""How many points of a curve, and how many matrices A, are kept at least; where there are many groups, fewer: about so
+many numbers."""
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Curve:
             self.values.pop()
         self.steps.append(step)
         self.values.append(values)
+        self.points = min(self.points, max(2, NUMBERS // max(1, len(values))))
         self._loose = self._count % self._every != 0
         if len(self.steps) > 2 * self.points and not self._loose:
             self._every *= 2

@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 
+LONGEST = 1 << 26
+"""Bytes of the longest line; one with the largest A that is told has a tenth of that."""
+
+
 class Journal:
     """Opened for writing; lines are whole or absent."""
 
@@ -56,14 +60,16 @@ def read(path: Path, begin: int = 0) -> Iterator[tuple[dict[str, Any], bytes]]:
     """The lines of a journal and their bytes, in bounded memory; a last line that is not complete is left out."""
     with path.open("rb") as file:
         file.seek(begin)
-        for line in file:
+        while line := file.readline(LONGEST + 1):
+            if len(line) > LONGEST:
+                raise ValueError(f"{path}: the line at byte {begin} is too long for a journal; it is damaged")
             if not line.endswith(b"\n"):
                 return
             try:
                 found = json.loads(line)
                 if not isinstance(found["kind"], str):
                     raise TypeError
-            except (ValueError, TypeError, KeyError):
+            except (ValueError, TypeError, KeyError, RecursionError):
                 raise ValueError(f"{path}: byte {begin} is not a line of a journal; it is damaged") from None
             begin += len(line)
             yield found, line

@@ -74,10 +74,10 @@ def _result(line: Mapping[str, Any], about: Mapping[str, Any]) -> None:
             if set(losses) != set(about["targets"]):
                 raise ValueError(f"{split}.loss does not name the targets")
             for name, value in (*losses.items(), ("mean_loss", found.get("mean_loss"))):
-                _number(value, f"{split}.{name}", gaps=True)
+                _number(value, f"{split}.{name}")
     for part in ("realised", "mean_proportions", "seconds"):
         for name, value in _fields(line, part).items() if part != "mean_proportions" or part in line else ():
-            _number(value, f"{part}.{name}", gaps=True)
+            _number(value, f"{part}.{name}")
 
 
 def check_result(result: Any) -> None:
