@@ -19,7 +19,7 @@ from aioli.data.recipe import DataRecipe, Source
 
 PACKED = (".gz", ".zst", ".zstd")
 _PIECE, _FED, _LEAST = 1 << 18, 1 << 12, 1 << 6
-"""Bytes that are read at once, and of which at most and at least so many are fed to zstd, which packs up to 32,000 : 1."""
+"""Bytes that are read at once, and how many of them zstd is fed with at most and at least: it packs 32,000 : 1."""
 LONGEST = 1 << 30
 """Bytes of the longest record or document, unpacked."""
 
@@ -148,7 +148,7 @@ class _Gzip:
 
 
 class _Zstd:
-    """A frame of a zstd file: what is packed a thousandfold is fed in little pieces, so that what comes out is bounded."""
+    """A frame of a zstd file: what is packed a thousandfold is fed in little pieces, so that little comes out."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -280,7 +280,7 @@ def _parquet(entry: Input, skip: int, whole: bool) -> Iterator[tuple[Raw, int]]:
 def _rows_at_once(file: Any) -> int:
     """1024, or fewer where the file holds long texts: a page can repeat one text in all of its rows."""
     metadata = file.metadata
-    sizes = [metadata.row_group(k).total_byte_size for k in range(min(metadata.num_row_groups, 100))]
+    sizes: list[int] = [metadata.row_group(k).total_byte_size for k in range(min(metadata.num_row_groups, 100))]
     return max(1, min(1024, LONGEST // 4 // max([1, *sizes])))
 
 

@@ -150,11 +150,12 @@ def _parquet(file: Path) -> Sheet:
                 raise _too_much(file, f"{count:,} rows and {len(names):,} columns")
             rows: list[tuple[Any, ...]] = []
             size = 0
-            for batch in found.iter_batches(batch_size=max(1, min(1024, (1 << 20) // max(1, len(names))))):
-                size += batch.nbytes
+            for batch in found.iter_batches(batch_size=64):
+                cells = [column.to_pylist() for column in batch.columns]
+                size += batch.nbytes + sum(len(v) for column in cells for v in column if isinstance(v, str | bytes))
                 if size > MOST:
                     raise _too_much(file, f"more than {MOST / 1e6:,.0f} MB, unpacked")
-                rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+                rows += zip(*cells, strict=True)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(f"{file} is not a Parquet file that can be read: {reason}") from None

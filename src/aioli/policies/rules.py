@@ -126,7 +126,7 @@ class RulePolicy:
         has a line for every segment, and A has a row for every target."""
         told, before = (self.rules.report(self.task, state) for state in (self._state, self._before))
         old = {key for key in ("A", "stderr") if key in told and told[key] is before.get(key)}
-        large = {key for key in ("A", "stderr") if np.size(told.get(key)) > ENTRIES}
+        large = {key for key in ("A", "stderr") if np.size(told.get(key, 0.0)) > ENTRIES}
         plain: State = to_plain({key: value for key, value in told.items() if key not in old | large})
         return plain
 

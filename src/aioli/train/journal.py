@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-
 LONGEST = 1 << 26
 """Bytes of the longest line; one with the largest A that is told has a tenth of that."""
 

@@ -1,7 +1,7 @@
 """What a line of a journal must hold, so that whoever shows a run can rely on it.
 
-In: a line as it was read, and the first line of its journal. A field that is missing or of another kind is refused by its
-name; fields that are not named here are left alone.
+In: a line as it was read, and the first line of its journal. A field that is missing or of another kind is refused by
+its name; fields that are not named here are left alone.
 """
 
 from __future__ import annotations

@@ -17,6 +17,21 @@ from aioli.files import new_directory, readable, sync_directory, sync_tree
 from aioli.train.presets import PRESETS, check_preset
 
 PYTHIA_VOCABULARY = 50304
+LOADING = frozenset(
+    {
+        *(
+            "trust_remote_code",
+            "code_revision",
+            "auto_map",
+            "attn_implementation",
+            "_attn_implementation",
+            "use_kernels",
+        ),
+        *("use_safetensors", "weights_only", "state_dict", "config", "adapter_kwargs", "quantization_config"),
+        *("device_map", "token", "use_auth_token", "proxies", "cache_dir", "local_files_only", "revision", "subfolder"),
+    }
+)
+"""Arguments of `from_pretrained` that choose which code or files are used: not for a recipe's `model.config`."""
 _CAUSAL: Any = AutoModelForCausalLM
 
 
@@ -73,7 +88,9 @@ def build_model(
 def load_model(folder: str) -> PreTrainedModel:
     """A model that a run has kept."""
     with _without_bars():
-        found: PreTrainedModel = _CAUSAL.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        found: PreTrainedModel = _CAUSAL.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True, use_safetensors=True
+        )
     return found
 
 
@@ -106,6 +123,9 @@ def _without_bars() -> Iterator[None]:
 
 
 def _named(name: str, revision: str, scratch: bool, changes: dict[str, Any]) -> Any:
+    refused = sorted(LOADING & changes.keys())
+    if refused:
+        raise ValueError(f"model.config.{refused[0]} is about how a model is loaded, not part of its configuration")
     try:
         if scratch:
             config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False, **changes)
