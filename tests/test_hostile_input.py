@@ -1,9 +1,11 @@
-"""Whatever stands in a file or on the command line, a command does its work or refuses in one message, in bounded memory.
+"""Whatever stands in a file or on the command line, a command does its work or refuses in one message, and in bounded
+memory.
 
-`HYPOTHESIS_PROFILE=explore` looks much further than the few examples that are fixed by default; `make fuzz` goes on for as
-long as it is let.
+`HYPOTHESIS_PROFILE=explore` looks much further than the few examples that are fixed by default; `make fuzz` goes on for
+as long as it is let.
 """
 
+import contextlib
 import gzip
 import json
 import os
@@ -134,8 +136,8 @@ def test_tables(base, tmp_path, data):
 @few
 @given(st.data())
 def test_parquet(base, tmp_path, data):
-    pyarrow = pytest.importorskip("pyarrow.parquet")
     import pyarrow.csv
+    import pyarrow.parquet
 
     pyarrow.parquet.write_table(pyarrow.csv.read_csv(base / "runs.csv"), tmp_path / "whole.parquet")
     raw = (tmp_path / "whole.parquet").read_bytes()
@@ -192,10 +194,8 @@ def test_checkpoints(base, tmp_path, data):
     plain = json.loads((base / "run" / "checkpoints" / newest.name / "state.json").read_text())
     plain.pop("digest")
     new = data.draw(changed(plain))
-    try:
+    with contextlib.suppress(TypeError, ValueError):
         new = {**new, "digest": content_hash(new)}
-    except (TypeError, ValueError):
-        pass
     (newest / "state.json").write_text(text_of(new))
     civil("train", run / "recipe.yaml", "-o", run, "--quiet")
 
@@ -224,11 +224,11 @@ def arguments(draw):
 
 
 @settings(few, max_examples=4 * FEW)
-@given(arguments())
-def test_arguments(tmp_path, given, monkeypatch):
+@given(words=arguments())
+def test_arguments(tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
-    code, _, err = attempt(*given)
-    assert code in (0, 2), (given, err)
+    code, _, err = attempt(*words)
+    assert code in (0, 2), (words, err)
     assert "Traceback" not in err
 
 
