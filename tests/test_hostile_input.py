@@ -1,8 +1,8 @@
 """Whatever stands in a file or on the command line, a command does its work or refuses in one message, and in bounded
 memory.
 
-`HYPOTHESIS_PROFILE=explore` looks much further than the few examples that are fixed by default; `make fuzz` goes on for
-as long as it is let.
+`HYPOTHESIS_PROFILE=explore` looks much further than the few examples that are fixed by default.
+
 """
 
 import contextlib

@@ -76,7 +76,7 @@ TROUBLE = {
     "one much larger": lambda kind, shape: rate(kind, np.r_[1e6, np.ones(int(np.prod(shape)) - 1)].reshape(shape)),
     "denormal": lambda kind, shape: rate(kind, np.full(shape, 5e-324)),
     "largest of float16": lambda kind, shape: rate(kind, np.full(shape, 65504.0)),
-    "near overflow": lambda kind, shape: rate(kind, 1e307 * (1 + np.arange(int(np.prod(shape))).reshape(shape) % 3)),
+    "as large as is taken": lambda kind, shape: rate(kind, 1e99 * (1 + np.arange(int(np.prod(shape))).reshape(shape) % 3)),
     "falling to nothing": None,
 }
 
@@ -113,7 +113,7 @@ def test_losses_of_any_size(name, exponents, signs, seed):
 
 
 @pytest.mark.parametrize("name", ONLINE)
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e200])
 def test_what_is_not_finite_is_refused_and_changes_nothing(name, bad):
     policy = policy_of(name)
     if policy is None or not policy.needs:
@@ -137,8 +137,7 @@ def test_float16_that_overflowed_in_a_loop_of_ones_own():
     policy = aioli.create("aioli", rounds=2, k=1).policy(groups=["a", "b", "c"], steps=30)
     cursor = Cursor(policy, {"val_loss": lambda: loss})
     with pytest.raises(ValueError, match=r"val_loss\[0\]=inf is not finite"):
-        while not cursor.done:
-            cursor.step()
+        list(iter(lambda: cursor.done or cursor.step(), True))
 
 
 # ---------------------------------------------------------------- laws and their optimum
@@ -163,8 +162,7 @@ def solved_or_refused(law, P, L):
             warnings.simplefilter("error")
             fitted = law().fit(P, L)
             best = Direct().solve(fitted)
-    except ValueError as error:
-        assert str(error)
+    except ValueError:
         return None
     assert np.isfinite(fitted.predict(P)).all()
     assert_proportions(best.proportions[None])
