@@ -2,7 +2,6 @@
 memory.
 
 `HYPOTHESIS_PROFILE=explore` looks much further than the few examples that are fixed by default.
-
 """
 
 import contextlib

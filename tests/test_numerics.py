@@ -76,7 +76,9 @@ TROUBLE = {
     "one much larger": lambda kind, shape: rate(kind, np.r_[1e6, np.ones(int(np.prod(shape)) - 1)].reshape(shape)),
     "denormal": lambda kind, shape: rate(kind, np.full(shape, 5e-324)),
     "largest of float16": lambda kind, shape: rate(kind, np.full(shape, 65504.0)),
-    "as large as is taken": lambda kind, shape: rate(kind, 1e99 * (1 + np.arange(int(np.prod(shape))).reshape(shape) % 3)),
+    "as large as is taken": lambda kind, shape: rate(
+        kind, 1e99 * (1 + np.arange(int(np.prod(shape))).reshape(shape) % 3)
+    ),
     "falling to nothing": None,
 }
 
