@@ -40,7 +40,8 @@ def journal(folder, segments, groups=GROUPS):
 def command(*words):
     """Seconds, and the peak of resident memory in MB, of a command in a process of its own."""
     code = (
-        "import resource, sys, time; from aioli.cli import main; began = time.perf_counter(); code = main(sys.argv[1:]); "
+        "import resource, sys, time; from aioli.cli import main; began = time.perf_counter(); "
+        "code = main(sys.argv[1:]); "
         "print('\\n', time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024); "
         "sys.exit(code)"
     )
@@ -91,7 +92,7 @@ def writers(place, count, each):
         for k in range(count)
     ]
     bad = [process for process in processes if process.wait()]
-    there = [key for key in RunStore(place, make=False).keys() if not key.startswith("ff")]
+    there = [key for key in list(RunStore(place, make=False).keys()) if not key.startswith("ff")]
     return count * each - len(there) + len(bad)
 
 
