@@ -88,7 +88,7 @@ for k in range(count):
 def writers(place, count, each):
     """Runs that are lost when so many processes write into one store."""
     processes = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(place), str(k), str(each)], stderr=subprocess.PIPE)
+        subprocess.Popen([sys.executable, "-c", WRITER, str(place), str(k), str(each)], stderr=subprocess.DEVNULL)
         for k in range(count)
     ]
     bad = [process for process in processes if process.wait()]

@@ -71,6 +71,6 @@ def test_a_journal_is_told_of_A_once_a_round(monkeypatch):
     assert not any(told(create("aioli", rounds=4, k=1).policy(groups=3, steps=60)))
 
 
-def test_a_thousand_groups_end_to_end_of_a_policy():
-    found = load.policies(1000, 2000)
+def test_many_groups_through_a_whole_policy():
+    found = load.policies(100, 400)
     assert np.isfinite(list(found.values())).all()
