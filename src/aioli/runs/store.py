@@ -223,19 +223,14 @@ def sound_about(job: Any) -> dict[str, Any]:
     return found
 
 
-def _of_its_job(folder: Path, part: str, names: Iterable[str]) -> bool:
-    """Whether these are the groups or targets of the job in a folder, as far as that says."""
-    told = sound_about(read_json(folder / JOB)).get(part)
-    return told is None or set(told) == set(names)
-
-
 def sound_result(folder: Path) -> dict[str, Any] | None:
     """The result of a run; None if it is not there, or not whole."""
     found = read_json(folder / RUN / RESULT)
     try:
         check_result(found)
+        told = sound_about(read_json(folder / JOB))
         names = {"groups": found["realised"], "targets": found["targets"]}
-        if not all(_of_its_job(folder, part, some) for part, some in names.items()):
+        if any(part in told and set(told[part]) != set(some) for part, some in names.items()):
             return None
         numbers = [*found["val"]["loss"].values(), *found["mean_proportions"].values(), found["val"]["mean_loss"]]
         return dict(found) if numbers and np.isfinite(np.array(numbers, dtype=np.float64)).all() else None
@@ -248,7 +243,8 @@ def sound_start(folder: Path) -> dict[str, float] | None:
     found = read_json(folder / START)
     if not isinstance(found, dict) or not all(isinstance(v, float) and math.isfinite(v) for v in found.values()):
         return None
-    if not _of_its_job(folder, "targets", found):
+    told = sound_about(read_json(folder / JOB))
+    if "targets" in told and set(told["targets"]) != set(found):
         return None
     return found
 
