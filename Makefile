@@ -5,6 +5,8 @@
 # make site   build the documentation into site/: open site/index.html, or serve it to search it
 # make bench  print the speed of the core, the sampler, prepare, the engine, sweeps and laws, and that of peers, as JSON
 # make soak   kill, starve and damage the commands, check that nothing is lost, and renew docs/reliability.md (20 minutes)
+# make audit  ask a service on the network about known weaknesses of the pinned versions
+# make load   measure many groups, long journals, many runs and many writers, into results/load.json
 # make peers  measure aioli beside what one would pick instead, and renew docs/peers.md
 PYTHON ?= python3
 BIN := .venv/bin
@@ -17,7 +19,7 @@ BROWSER := command -v chromium > /dev/null || command -v chromium-browser > /dev
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test test-slow lint format bench soak peers results docs site clean
+.PHONY: demo test test-slow lint audit load format bench soak peers results docs site clean
 
 demo: .venv/.installed
 	$(BIN)/aioli demo
@@ -41,6 +43,14 @@ lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# needs the network
+audit: .venv/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/pip-audit --strict -r constraints.txt
+
+load: .venv/.dev
+	$(BIN)/python benchmarks/load.py -o results/load.json
 
 format: .venv/.dev
 	$(BIN)/ruff check --fix .

@@ -31,6 +31,8 @@ CHECKSUM = "checksum"
 _COMMENT = "# sha256 of the lines above: "
 _LOG = logging.getLogger("aioli")
 _SAID: set[str] = set()
+MOST = 1 << 28
+"""Bytes of the largest file of plain data that is read at once: manifests, results, fits and recipes are small."""
 
 
 class LockedError(ValueError):
@@ -183,10 +185,20 @@ def sweep(path: Path) -> None:
                 os.close(handle)
 
 
+def read_text(path: Path, most: int | None = None) -> str:
+    """The text of a file; one of more than `most` bytes is refused before it fills the memory."""
+    most = MOST if most is None else most
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"{path} has more than {most / 1e6:,.0f} MB, which is too much for a file of its kind")
+    return content.decode("utf-8")
+
+
 def read_json(path: Path) -> Any:
-    """The content of a JSON file, without its checksum; None if it is not there, not JSON, or damaged."""
+    """The content of a JSON file, without its checksum; None if it is not there, not JSON, damaged or far too large."""
     try:
-        return unsealed(json.loads(path.read_text(encoding="utf-8")), path)
+        return unsealed(json.loads(read_text(path)), path)
     except (OSError, ValueError, RecursionError):
         return None
 

@@ -6,6 +6,7 @@ A wrong field is refused with its path, its value, what is allowed, and the near
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args
@@ -19,6 +20,8 @@ except ImportError as error:
         "'.[data]'"
     ) from None
 
+from aioli.files import read_text
+
 __all__ = ["Field", "Section", "build", "describe", "field_validator", "model_validator", "override", "parse", "read"]
 
 
@@ -30,6 +33,9 @@ class Section(BaseModel):
     """The field that a plain string stands for."""
 
 
+LARGEST, NODES = 1 << 25, 3_000_000
+"""Bytes of the largest recipe, and values in it with all aliases unfolded."""
+
 S = TypeVar("S", bound=Section)
 
 
@@ -39,7 +45,7 @@ def read(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
         return dict(source)
     path = Path(source)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, LARGEST)
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read the recipe {path}: {getattr(error, 'strerror', None) or error}") from None
     found = parse(text, str(path))
@@ -51,16 +57,47 @@ def read(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse(text: str, where: str) -> Any:
-    """YAML, without any tag that builds objects."""
+    """YAML, without any tag that builds objects, and without aliases that unfold into more than could be written."""
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _unfolded(node) > NODES:
+            raise ValueError(f"its aliases unfold into more than {NODES:,} values")
+        return loader.construct_document(node)
+    # a tag such as !!int on something else ends in whatever error its constructor happens to meet
+    except (yaml.YAMLError, RecursionError, ValueError, LookupError, AttributeError, TypeError) as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 1}"
-        what = str(getattr(error, "problem", None) or error)
+        strange = isinstance(error, LookupError | AttributeError | TypeError)
+        what = "a tag does not fit its value" if strange else str(getattr(error, "problem", None) or error)
         raise ValueError(
             f"{where}{line} is not YAML: {what}{'; use spaces' if chr(92) + 't' in what else ''}"
         ) from None
+
+
+def _unfolded(node: Any, known: dict[int, float] | None = None) -> float:
+    """How many values there are when every alias stands for what it names; one that names itself has no end."""
+    known = {} if known is None else known
+    if id(node) not in known:
+        known[id(node)] = math.inf
+        if isinstance(node, yaml.MappingNode):
+            _no_name_twice(node)
+        below = node.value if isinstance(node, yaml.CollectionNode) else ()
+        inner = (each for pair in below for each in (pair if isinstance(pair, tuple) else (pair,)))
+        known[id(node)] = 1 + sum(_unfolded(each, known) for each in inner)
+    return known[id(node)]
+
+
+def _no_name_twice(node: Any) -> None:
+    """Of two fields of one name YAML would silently take the last."""
+    seen = set()
+    for key, _ in node.value:
+        if isinstance(key, yaml.ScalarNode):
+            if (key.tag, key.value) in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands there twice", key.start_mark)
+            seen.add((key.tag, key.value))
 
 
 def override(recipe: dict[str, Any], assignments: Sequence[str], model: type[Section] | None = None) -> dict[str, Any]:

@@ -177,7 +177,7 @@ class Mixing:
                 "realised": (tokens / tokens.sum()).tolist() if tokens.sum() else None,
                 "tokens": tokens.tolist(),
                 "values": {k: to_plain(v) for k, v in values.items() if k != "tokens" and v is not None},
-                "report": self.policy.report(),
+                "report": self.policy.news(),
                 "seconds": seconds,
             }
             self._journal.append(finite(line))

@@ -33,8 +33,11 @@ from aioli.cli import (
     ui,
     watch,
 )
+from aioli.cli.show import plain
 from aioli.files import no_space
 
+LONGEST, LINES = 1000, 10
+"""Characters of a line of a complaint, and lines, that are shown at most."""
 COMMANDS = (
     demo,
     groups,
@@ -108,18 +111,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except ValueError as error:
-        print(f"aioli {options.command}: {error}", file=sys.stderr)
-        return 2
+        return _refused(options.command, str(error))
+    except BrokenPipeError:  # the reader, such as `head`, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:  # a file that may not be read, a name that is too long, a disk that is full
+        where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        what = "no space left to write" if no_space(error) else error.strerror or error
+        return _refused(options.command, f"{where}{what}")
+    except (MemoryError, RuntimeError) as error:  # torch has no error of its own for memory that is not there
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise
+        return _refused(options.command, "there is not enough memory for this")
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130
     except Terminated:
         print("terminated", file=sys.stderr)
         return 143
-    except BrokenPipeError:  # the reader, such as `head`, has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as error:  # what the disk refuses, wherever it does
-        what = f"no space left to write {error.filename or 'here'}" if no_space(error) else str(error)
-        print(f"aioli {options.command}: {what}", file=sys.stderr)
-        return 2
+
+
+def _refused(command: str, message: str) -> int:
+    """Say why; words from data in it cannot steer a terminal, or fill it."""
+    lines = [plain(line) for line in message.splitlines()]
+    shown = [line if len(line) <= LONGEST else f"{line[:LONGEST]}…" for line in lines[:LINES]]
+    rest = [f"… and {len(lines) - LINES} more lines"] if len(lines) > LINES else []
+    print(f"aioli {command}: " + "\n".join([*shown, *rest]), file=sys.stderr)
+    return 2

@@ -135,7 +135,7 @@ def _train(jobs: dict[str, tuple[list[str], Path]]) -> None:
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.with_name(path.name + ".log").open("w", encoding="utf-8") as log:
-            processes[name] = subprocess.Popen(
+            processes[name] = subprocess.Popen(  # noqa: S603  a list of words, no shell
                 [sys.executable, "-m", "aioli", *command, "--quiet"], stdout=log, stderr=log, start_new_session=True
             )
     screen = Screen({name: path for name, (_, path) in jobs.items()})

@@ -79,6 +79,7 @@ def run(options: argparse.Namespace) -> int:
 def _table(entries: list[Entry]) -> int:
     """Finished runs with a fixed mixture as CSV: what they were trained on and where they ended."""
     runs = [e for e in entries if e.result is not None and e.about.get("proportions") and not e.about.get("parent")]
+    runs = [e for e in runs if "targets" in e.about]
     if not runs:
         raise ValueError("no finished run with a fixed mixture is among them")
     groups = list(dict.fromkeys(g for e in runs for g in e.about["groups"]))
@@ -158,7 +159,7 @@ def _show(store: RunStore, entries: list[Entry], options: argparse.Namespace) ->
 
             seconds = entry.result["seconds"]
             lines += ["", render_result(entry.result)]
-            lines.append(f"took {clock(sum(seconds[name] for name in ('train', 'probe', 'evaluation')))}")
+            lines.append(f"took {clock(sum(seconds.get(name, 0.0) for name in ('train', 'probe', 'evaluation')))}")
         if entry.error is not None:
             lines += ["", f"  {entry.error.get('kind')}: {entry.error.get('error')}", "", "  the end of its log:"]
             lines += [f"    {line}" for line in store.log(entry.key).splitlines()]

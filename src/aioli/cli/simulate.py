@@ -23,6 +23,10 @@ EXAMPLES = """examples:
 """
 
 
+MOST = {"groups": 5000, "targets": 5000, "seeds": 100_000, "steps": 10**9, "workers": 1024}
+"""The largest numbers that are taken for meant."""
+
+
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     command = commands.add_parser(
@@ -120,6 +124,10 @@ def run(options: argparse.Namespace) -> int:
     """Simulate and print."""
     if options.seeds < 1:
         raise ValueError(f"--seeds {options.seeds} must be at least 1")
+    for name, most in MOST.items():
+        value = getattr(options, name)
+        if value is not None and value > most:
+            raise ValueError(f"--{name} {value} is more than is simulated in a lifetime; use at most {most:,}")
     if options.load:
         load([options.load])
     weights = parse_weights(options.weights)

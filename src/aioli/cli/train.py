@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aioli.cli.parse import train_recipe
-from aioli.cli.show import Bar, need, table
+from aioli.cli.show import Bar, need, plain, table
 from aioli.report.text import shares
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Live:
         self.seen = now
         began, step = self.first
         rate = (steps - step) * job.recipe.train.batch * job.store.context / max(now - began, 1e-9)
-        bars = shares(job.groups, job.segment.proportions.tolist())
+        bars = shares([plain(group) for group in job.groups], job.segment.proportions.tolist())
         self.bar.show(steps, total, f"{steps}/{total}  loss {job.engine.loss:.3f}", f"{bars}  {rate:,.0f} tokens/s")
 
 
@@ -141,10 +141,10 @@ def render(result: dict[str, Any]) -> str:
     rows = [[target, *(f"{result[split]['loss'][target]:.4f}" for split in splits)] for target in result["targets"]] + [
         ["mean", *(f"{result[split]['mean_loss']:.4f}" for split in splits)]
     ]
-    used = ", ".join(f"{group} {share:.1%}" for group, share in result["realised"].items())
+    used = ", ".join(f"{plain(group)} {share:.1%}" for group, share in result["realised"].items())
     lines = [table(["loss of", *splits], rows), "", f"trained on {used}"]
     mean = result.get("mean_proportions", {})
     if any(abs(share - result["realised"][group]) > 0.01 for group, share in mean.items()):
-        asked = ", ".join(f"{group} {share:.1%}" for group, share in mean.items())
+        asked = ", ".join(f"{plain(group)} {share:.1%}" for group, share in mean.items())
         lines.append(f"asked for on average, which is what a proxy run recommends: {asked}")
     return "\n".join(lines)

@@ -124,7 +124,9 @@ def render(trace: Any) -> str:
 
 def state(trace: Any) -> dict[str, Any]:
     """How a run stands, for machines."""
-    return {
+    from aioli.train.records import finite
+
+    found = {
         "about": trace.about,
         "step": trace.step,
         "segments": trace.segments,
@@ -135,3 +137,4 @@ def state(trace: Any) -> dict[str, Any]:
         "seconds": trace.seconds,
         "result": trace.result,
     }
+    return dict(finite(found))

@@ -18,7 +18,10 @@ from typing import Any, BinaryIO
 from aioli.data.recipe import DataRecipe, Source
 
 PACKED = (".gz", ".zst", ".zstd")
-_PIECE = 1 << 18
+_PIECE, _FED, _LEAST = 1 << 18, 1 << 12, 1 << 6
+"""Bytes that are read at once, and how many of them zstd is fed with at most and at least: it packs 32,000 : 1."""
+LONGEST = 1 << 30
+"""Bytes of the longest record or document, unpacked."""
 
 
 class DamagedError(ValueError):
@@ -101,7 +104,7 @@ def unpacked(file: BinaryIO, suffix: str, name: str) -> Iterator[bytes]:
         while piece := file.read(_PIECE):
             yield piece
         return
-    make = _gzip if suffix == ".gz" else _zstd()
+    make = _Gzip if suffix == ".gz" else _zstd()
     try:
         stream, begun = make(), False
         while piece := file.read(_PIECE):
@@ -112,8 +115,8 @@ def unpacked(file: BinaryIO, suffix: str, name: str) -> Iterator[bytes]:
                         stream = make()
                     continue
                 begun = True
-                yield stream.decompress(piece)
-                piece = stream.unused_data if stream.eof else b""
+                yield from stream.unpack(piece)
+                piece = stream.unused if stream.eof else b""
     except Exception as error:  # zlib's and zstandard's own errors have no common base
         if isinstance(error, OSError):
             raise
@@ -124,8 +127,44 @@ def unpacked(file: BinaryIO, suffix: str, name: str) -> Iterator[bytes]:
         raise DamagedError(f"{name} is cut short: it ends in the middle of its packed data; copy it again")
 
 
-def _gzip() -> Any:
-    return zlib.decompressobj(wbits=31)
+class _Gzip:
+    """A member of a gzip file, unpacked in pieces of bounded size however much it is packed."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(wbits=31)
+
+    def unpack(self, piece: bytes) -> Iterator[bytes]:
+        while piece:
+            yield self._stream.decompress(piece, _PIECE)
+            piece = self._stream.unconsumed_tail
+
+    @property
+    def eof(self) -> bool:
+        return self._stream.eof
+
+    @property
+    def unused(self) -> bytes:
+        return self._stream.unused_data
+
+
+class _Zstd:
+    """A frame of a zstd file: what is packed a thousandfold is fed in little pieces, so that little comes out."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def unpack(self, piece: bytes) -> Iterator[bytes]:
+        view, at, size = memoryview(piece), 0, _LEAST
+        while at < len(view) and not self._stream.eof:
+            found = self._stream.decompress(view[at : at + size])
+            at += size
+            size = max(_LEAST, min(_FED, size * 2 if len(found) <= _PIECE else size // 4))
+            yield found
+        self.unused = bytes(self._stream.unused_data) + bytes(view[at:])
+
+    @property
+    def eof(self) -> bool:
+        return bool(self._stream.eof)
 
 
 def _zstd() -> Callable[[], Any]:
@@ -133,21 +172,44 @@ def _zstd() -> Callable[[], Any]:
         import zstandard
     except ImportError:
         raise ValueError("reading .zst needs zstandard: pip install 'aioli-mix[data]'") from None
-    return lambda: zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+    return lambda: _Zstd(zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj())
 
 
-def lines(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def lines(pieces: Iterator[bytes], name: str = "the file") -> Iterator[bytes]:
     """Lines without their ends."""
     rest: list[bytes] = []
+    size = 0
     for piece in pieces:
         first, *more = piece.split(b"\n")
         rest.append(first)
+        size = len(more[-1]) if more else size + len(first)
+        if size > LONGEST:
+            raise _too_long(name)
         if more:
             yield b"".join(rest)
             yield from more[:-1]
             rest = [more[-1]]
     if last := b"".join(rest):
         yield last
+
+
+def whole(pieces: Iterator[bytes], name: str) -> bytes:
+    """All of it."""
+    found: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        found.append(piece)
+        size += len(piece)
+        if size > LONGEST:
+            raise _too_long(name)
+    return b"".join(found)
+
+
+def _too_long(name: str) -> DamagedError:
+    return DamagedError(
+        f"{name} holds a record or document of more than {LONGEST / 1e9:.1f} GB, unpacked; put one record on each line "
+        "(.jsonl), or cut the text into several files"
+    )
 
 
 # ---------------------------------------------------------------------- records
@@ -172,11 +234,11 @@ def records(entry: Input, skip: int = 0, whole: bool = False) -> Iterator[tuple[
 
 def _split(pieces: Iterator[bytes], entry: Input) -> Iterator[Raw]:
     if entry.kind == "text":
-        yield b"".join(pieces)
+        yield whole(pieces, entry.name)
     elif entry.kind == "json":
-        yield from _json(b"".join(pieces), entry)
+        yield from _json(whole(pieces, entry.name), entry)
     else:
-        yield from lines(pieces)
+        yield from lines(pieces, entry.name)
 
 
 def _json(content: bytes, entry: Input) -> Iterator[Raw]:
@@ -204,7 +266,7 @@ def _parquet(entry: Input, skip: int, whole: bool) -> Iterator[tuple[Raw, int]]:
             wanted = {name if name in names else name.split(".")[0] for name in entry.source.fields}
             columns = None if whole or wanted - set(names) else sorted(wanted)
             total, done = file.metadata.num_rows, 0
-            for batch in file.iter_batches(batch_size=1024, columns=columns):
+            for batch in file.iter_batches(batch_size=_rows_at_once(file), columns=columns):
                 done += len(batch)
                 if done > skip:
                     rows = _rows(batch.slice(max(0, len(batch) - (done - skip))))
@@ -213,6 +275,13 @@ def _parquet(entry: Input, skip: int, whole: bool) -> Iterator[tuple[Raw, int]]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise DamagedError(f"{entry.name} is damaged or cut short: {str(error).splitlines()[0]}") from None
+
+
+def _rows_at_once(file: Any) -> int:
+    """1024, or fewer where the file holds long texts: a page can repeat one text in all of its rows."""
+    metadata = file.metadata
+    sizes: list[int] = [metadata.row_group(k).total_byte_size for k in range(min(metadata.num_row_groups, 100))]
+    return max(1, min(1024, LONGEST // 4 // max([1, *sizes])))
 
 
 def _rows(batch: Any) -> list[dict[str, Any]]:

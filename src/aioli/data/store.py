@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aioli.files import new_directory, sync_directory, unsealed, write_json
+from aioli.files import new_directory, read_text, sync_directory, unsealed, write_json
 
 SCHEMA = 1
 SPLITS = ("train", "val", "test")
 MANIFEST = "manifest.json"
+VOCABULARY = 1 << 24
+"""No tokenizer has more tokens than that."""
 DTYPES = {"uint16": np.uint16, "uint32": np.uint32}
 
 Tokens = NDArray[np.unsignedinteger[Any]]
@@ -178,8 +180,10 @@ def _part(plain: Mapping[str, Any]) -> Part:
     known = {f.name: plain[f.name] for f in fields(Part) if f.name in plain}
     part = Part(**known)
     numbers = (part.tokens, part.documents, part.bytes, 0 if part.loss is None else part.loss)
-    if not all(isinstance(n, int) for n in numbers):
-        raise ValueError(f"counts must be whole numbers, not {numbers}")
+    if not all(isinstance(n, int) and 0 <= n < 1 << 53 for n in numbers):
+        raise ValueError("counts must be whole numbers below 2^53, and not negative")
+    if part.loss is not None and part.loss > part.tokens:
+        raise ValueError(f"{part.loss} of {part.tokens} tokens cannot carry loss")
     return part
 
 
@@ -190,7 +194,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         lacks = f"it has no {MANIFEST}" if path.is_dir() else f"there is no directory {path.resolve()}"
         raise ValueError(f"{path} is not a token store: {lacks}; make one with `aioli prepare`")
     try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
+        manifest = json.loads(read_text(file))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} cannot be read ({error}); the store is damaged, prepare it again") from None
     manifest = unsealed(manifest, file, "manifest of a token store")
@@ -204,7 +208,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
             and all(set(parts) == set(manifest["groups"]) for parts in manifest["splits"].values())
             and set(manifest["splits"]) <= set(SPLITS)
             and all(_part(p).tokens >= 0 for parts in manifest["splits"].values() for p in parts.values())
-            and 1 <= manifest["vocabulary"] <= 1 << 32
+            and isinstance(manifest["vocabulary"], int)
+            and 1 <= manifest["vocabulary"] <= min(VOCABULARY, 1 << 8 * np.dtype(DTYPES[manifest["dtype"]]).itemsize)
             and isinstance(manifest.get("tokenizer", {}).get("files", {}), dict)
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -24,7 +24,7 @@ def write_tasks(store: TokenStore, groups: Sequence[str], place: Path) -> dict[s
     from transformers import AutoTokenizer
 
     loader: Any = AutoTokenizer
-    tokenizer = loader.from_pretrained(str(store.tokenizer), local_files_only=True)
+    tokenizer = loader.from_pretrained(str(store.tokenizer), trust_remote_code=False, local_files_only=True)
     place.mkdir(parents=True, exist_ok=True)
     named = {group: f"continue_{k}" for k, group in enumerate(groups)}
     for group, name in named.items():

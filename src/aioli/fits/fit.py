@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from aioli.files import explained, sealed, unsealed, write_text
+from aioli.files import explained, read_text, sealed, unsealed, write_text
 from aioli.fits.diagnose import Trouble, diagnose
 from aioli.fits.named import create_law, law_from_json, law_to_json, name_of
 from aioli.fits.scoring import Choice, Scores, choose, held_out, measure, split
@@ -83,7 +83,7 @@ class Fit:
         """Read it again; a file that is damaged or of another kind is refused."""
         file = Path(path)
         try:
-            plain = json.loads(file.read_text(encoding="utf-8"))
+            plain = json.loads(read_text(file))
         except OSError as error:
             raise ValueError(f"{file}: {error.strerror or error}") from None
         except (ValueError, RecursionError):

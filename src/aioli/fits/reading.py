@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})
-MOST = 1 << 30
-"""Bytes of the largest file that is read: a table of runs is small."""
+MOST, COLUMNS, CELLS = 1 << 28, 20_000, 10_000_000
+"""Bytes, columns and cells of the largest table that is read, unpacked: a table of runs is small."""
 
 
 @dataclass(frozen=True)
@@ -33,19 +34,24 @@ class Sheet:
         line = f", line {self.lines[row]} of {self.path.name}" if self.lines else f" of {self.path.name}"
         return f"row {self.numbers[row] if self.numbers else row + 1}{line}"
 
+    @cached_property
+    def where(self) -> dict[str, int]:
+        """The place of each column."""
+        return {name: place for place, name in enumerate(self.columns)}
+
     def values(self, column: str) -> list[Any]:
         """One column."""
-        where = self.columns.index(column)
-        return [row[where] for row in self.rows]
+        place = self.where[column]
+        return [row[place] for row in self.rows]
 
     def number(self, row: int, column: str) -> float:
         """One cell; nan where it is missing."""
-        cell = self.rows[row][self.columns.index(column)]
+        cell = self.rows[row][self.where[column]]
         found = as_number(cell)
         if found is None:
             comma = isinstance(cell, str) and cell.count(",") == 1
             hint = "; write decimals with a point" if comma else ""
-            raise ValueError(f"{self.place(row)}: {column} is {cell!r}, which is not a number{hint}")
+            raise ValueError(f"{self.place(row)}: {column} is {str(cell)[:60]!r}, which is not a number{hint}")
         return found
 
     def keep(self, rows: Sequence[int]) -> Sheet:
@@ -77,28 +83,35 @@ def read_sheet(path: str | Path) -> Sheet:
     if not name.endswith((".csv", ".tsv", ".txt", ".parquet", ".pq")):
         raise ValueError(f"{file} is not a table this reads; give .csv, .tsv (also .gz) or .parquet")
     if file.stat().st_size > MOST:
-        raise ValueError(f"{file} has {file.stat().st_size / 1e9:.1f} GB, too much for a table of runs")
+        raise _too_much(file, f"{file.stat().st_size / 1e6:,.0f} MB")
     sheet = _parquet(file) if name.endswith((".parquet", ".pq")) else _text(file, file.suffix.lower() == ".gz")
-    twice = [name for name in sheet.columns if sheet.columns.count(name) > 1]
-    if twice:
-        raise ValueError(f"{file} has two columns named {twice[0]!r}; rename one")
+    if len(sheet.where) < len(sheet.columns):
+        twice = next(name for place, name in enumerate(sheet.columns) if sheet.where[name] != place)
+        raise ValueError(f"{file} has two columns named {twice!r}; rename one")
     if not sheet.rows:
         raise ValueError(f"{file} has no rows")
     return sheet
+
+
+def _too_much(file: Path, what: str) -> ValueError:
+    return ValueError(f"{file} has {what}, too much for a table of runs; keep the columns and rows that are needed")
 
 
 def _text(file: Path, packed: bool) -> Sheet:
     try:
         with gzip.open(file) if packed else file.open("rb") as stream:
             raw = stream.read(MOST + 1)
+        if len(raw) > MOST:
+            raise _too_much(file, f"more than {MOST / 1e6:,.0f} MB, unpacked")
         text = raw.decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise ValueError(f"{file} cannot be read as text ({error}); save it as UTF-8 CSV") from None
-    if len(raw) > MOST:
-        raise ValueError(f"{file} unpacks to more than {MOST / 1e9:.1f} GB, too much for a table of runs")
+    del raw
     head = text.split("\n", 1)[0]
     delimiter = max(",\t;", key=head.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    if head.count(delimiter) >= COLUMNS:
+        raise _too_much(file, f"{head.count(delimiter) + 1:,} columns")
+    reader = csv.reader(text.splitlines(keepends=True), delimiter=delimiter)
     columns: tuple[str, ...] | None = None
     rows, lines = [], []
     try:
@@ -114,6 +127,8 @@ def _text(file: Path, packed: bool) -> Sheet:
             else:
                 rows.append(tuple(cells))
                 lines.append(reader.line_num)
+                if len(rows) * len(columns) > CELLS:
+                    raise _too_much(file, f"more than {CELLS:,} cells")
     except csv.Error as error:
         raise ValueError(f"{file}, line {reader.line_num}: {error}") from None
     if columns is None:
@@ -128,8 +143,20 @@ def _parquet(file: Path) -> Sheet:
     except ImportError:
         raise ValueError(f"{file}: Parquet needs pyarrow: pip install 'aioli-mix[data]'; or save it as CSV") from None
     try:
-        table = pyarrow.parquet.read_table(file)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise ValueError(f"{file} is not a Parquet file that can be read: {str(error).splitlines()[0]}") from None
-    columns = [column.to_pylist() for column in table.columns]
-    return Sheet(file, tuple(table.column_names), tuple(zip(*columns, strict=True)))
+        with pyarrow.parquet.ParquetFile(file) as found:
+            # a few bytes can claim any number of rows, and repeat one long text in all of them
+            names, count = found.schema_arrow.names, found.metadata.num_rows
+            if len(names) > COLUMNS or count * len(names) > CELLS:
+                raise _too_much(file, f"{count:,} rows and {len(names):,} columns")
+            rows: list[tuple[Any, ...]] = []
+            size = 0
+            for batch in found.iter_batches(batch_size=64):
+                cells = [column.to_pylist() for column in batch.columns]
+                size += batch.nbytes + sum(len(v) for column in cells for v in column if isinstance(v, str | bytes))
+                if size > MOST:
+                    raise _too_much(file, f"more than {MOST / 1e6:,.0f} MB, unpacked")
+                rows += zip(*cells, strict=True)
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"{file} is not a Parquet file that can be read: {reason}") from None
+    return Sheet(file, tuple(names), tuple(rows))

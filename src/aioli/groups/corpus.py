@@ -77,7 +77,7 @@ class Sample:
     seen: int = 0
 
     def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)
+        self._random = random.Random(self.seed)  # noqa: S311  a sample, to be drawn again
 
     def add(self, text: str, group: str) -> None:
         """One more of the stream."""

@@ -12,7 +12,7 @@ from aioli.simplex import Array
 
 WORDS, DIMENSIONS = 20_000, 50
 """Of the vocabulary, and of the space that it is reduced to."""
-TOKEN = r"(?u)\b[^\W\d_]{2,}\b|[{}();=<>\\$/_*#]{1,2}"
+TOKEN = r"(?u)\b[^\W\d_]{2,}\b|[{}();=<>\\$/_*#]{1,2}"  # noqa: S105  a pattern of words
 """Words, and the signs by which program text and formulas are known."""
 BATCH = 512
 

@@ -57,9 +57,9 @@ def check_observation(segment: Segment, observation: Observation, m: int, n: int
             allowed = ((),)
         if np.shape(value) not in allowed:
             raise ValueError(f"{kind} has shape {np.shape(value)}, expected {' or '.join(map(str, allowed))}")
-        if math.isfinite(value if kind == "lr" else value.sum()):
+        if np.abs(value).max() <= LARGEST:
             continue
-        finite = np.isfinite(value)
+        finite = np.abs(value) <= LARGEST
         if kind in {"train_loss", "excess_loss", "token_excess_loss"}:
             finite |= np.isnan(value) & (tokens == 0)  # an absent group has no loss
         if not np.all(finite):
@@ -70,12 +70,20 @@ def check_observation(segment: Segment, observation: Observation, m: int, n: int
             )
 
 
+LARGEST = 1e100
+"""A loss or gradient beyond this is none, and sums of squares of it would not be finite."""
+ENTRIES = 250_000
+"""Entries of the largest A that a journal is told."""
+
+
 class RulePolicy:
     """A policy of the protocol, from rules and a task."""
 
     def __init__(self, rules: Rules, task: Task) -> None:
         self.rules, self.task = rules, task
         self._state = rules.begin(task)
+        self._before: State = self._state
+        """As it was before the last observation."""
         self._asked: Segment | None = None
         self.groups: tuple[str, ...] | None = None
         """Names of the groups, where they are known: loaders check that they mix the same ones in the same order."""
@@ -106,12 +114,22 @@ class RulePolicy:
         if segment is None:
             raise ValueError("the run is over; there is no segment to tell about")
         check_observation(segment, observation, self.task.m, self.task.targets)
+        self._before = self._state
         self._state = self.rules.advance(self.task, self._state, segment, observation)
         self._asked = None
 
     def report(self) -> State:
         """What a journal should know of the last update, as plain JSON."""
         plain: State = to_plain(self.rules.report(self.task, self._state))
+        return plain
+
+    def news(self) -> State:
+        """The report, with A only when the last observation has changed it, and only if it is not too large: a journal
+        has a line for every segment, and A has a row for every target."""
+        told, before = (self.rules.report(self.task, state) for state in (self._state, self._before))
+        old = {key for key in ("A", "stderr") if key in told and told[key] is before.get(key)}
+        large = {key for key in ("A", "stderr") if np.size(told.get(key, 0.0)) > ENTRIES}
+        plain: State = to_plain({key: value for key, value in told.items() if key not in old | large})
         return plain
 
     def state_dict(self) -> State:
@@ -136,7 +154,7 @@ class RulePolicy:
                     f"this state belongs to another run: {where or name} was {theirs}, now {ours}; resume with the "
                     "settings the run was started with"
                 )
-        self._state = copy.deepcopy(state["state"])
+        self._state = self._before = copy.deepcopy(state["state"])
         self._asked = None
 
 

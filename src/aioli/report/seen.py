@@ -57,9 +57,12 @@ class Seen:
     @property
     def mixture(self) -> list[float] | None:
         """The fixed mixture it was trained on; None: it changes, or the run goes on from another."""
-        rules = self.recipe.get("method", {}).get("rules")
+        method = self.recipe.get("method")
+        rules = method.get("rules") if isinstance(method, Mapping) else None
         if isinstance(rules, Mapping):
             fixed = rules.get("proportions") if rules.get("type") == "Static" else None
+            if not isinstance(fixed, list) or len(fixed) != len(self.groups) or not all(map(_is_number, fixed)):
+                fixed = None
         else:
             values = self.trace.mixed.values
             fixed = values[0] if values and all(value == values[0] for value in values) else None
@@ -70,7 +73,9 @@ class Seen:
         """How much targets count, where they differ; a fixed mixture does not depend on it."""
         data = self.recipe.get("data")
         told = data.get("weights") if isinstance(data, Mapping) else None
-        return {str(k): float(v) for k, v in told.items()} if isinstance(told, Mapping) and told else {}
+        if not isinstance(told, Mapping) or not all(_is_number(v) and v >= 0 for v in told.values()):
+            return {}
+        return {str(k): float(v) for k, v in told.items()} if any(told.values()) else {}
 
     def losses(self) -> dict[str, float] | None:
         """Where it ended, on test data if there is any."""
@@ -109,6 +114,10 @@ class Problem:
         for run in self.runs:
             found.setdefault(run.label, []).append(run)
         return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def find(arguments: Sequence[str], store: str | None = None) -> list[tuple[str, Path]]:

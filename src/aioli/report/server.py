@@ -8,11 +8,14 @@ list or its key, and what is not in the list is not there.
 from __future__ import annotations
 
 import hashlib
+import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from aioli.report import page as pages
@@ -21,6 +24,17 @@ from aioli.report.seen import Seen, find, look_all, sort
 from aioli.train.layout import JOURNAL, RESULT, STATUS
 
 HOST = "127.0.0.1"
+AT_ONCE, SECONDS = 32, 30.0
+"""Connections that are held at once, and how long one may last: a page asks and goes."""
+HEADERS = (
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Content-Security-Policy", "frame-ancestors 'none'"),
+)
 NAMES = {"127.0.0.1", "localhost"}
 
 
@@ -123,6 +137,11 @@ def _page(folder: Folder, path: str) -> tuple[int, str, str]:
     return 200, "text/html", found
 
 
+def _hang_up(request: socket.socket) -> None:
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)
+
+
 def serve(folder: Folder, port: int) -> ThreadingHTTPServer:
     """A server that is ready to `serve_forever`."""
 
@@ -144,26 +163,46 @@ def serve(folder: Folder, port: int) -> ThreadingHTTPServer:
                     code, kind, text = say()
                 except Exception as error:  # a run may be removed or written while it is read
                     code, kind, text = 500, "text/plain", f"{type(error).__name__}: {error}\n"
+            self._say(code, kind, text)
+
+        def _say(self, code: int, kind: str, text: str) -> None:
             body = text.encode(errors="replace")
             self.send_response(code)
-            for name, value in (
-                ("Content-Type", f"{kind}; charset=utf-8"),
-                ("Content-Length", str(len(body))),
-                ("Cache-Control", "no-store"),
-                ("X-Content-Type-Options", "nosniff"),
-                ("X-Frame-Options", "DENY"),
-                ("Referrer-Policy", "no-referrer"),
-            ):
+            about = (("Content-Type", f"{kind}; charset=utf-8"), ("Content-Length", str(len(body))))
+            for name, value in (*about, *HEADERS):
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body)
+
+        def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+            """What cannot be understood, or is no GET, is refused in plain words that repeat nothing of it."""
+            self._say(code, "text/plain", "this page can only be looked at: GET and HEAD\n")
 
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing: the terminal is the user's."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
+        held = threading.BoundedSemaphore(AT_ONCE)
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            """Who comes when all places are taken is turned away at once."""
+            if self.held.acquire(blocking=False):
+                super().process_request(request, client_address)
+            else:
+                self.shutdown_request(request)
+
+        def process_request_thread(self, request: Any, client_address: Any) -> None:
+            """However slowly somebody asks, the place is free again in time."""
+            end = threading.Timer(SECONDS, _hang_up, (request,))
+            end.daemon = True
+            end.start()
+            try:
+                super().process_request_thread(request, client_address)
+            finally:
+                end.cancel()
+                self.held.release()
 
         def handle_error(self, request: object, client_address: object) -> None:
             """Say nothing: browsers come and go."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from aioli.train.journal import read, torn
 from aioli.train.layout import JOURNAL, RESULT
+from aioli.train.lines import check
 
-POINTS, FRAMES = 1000, 30
-"""How many points of a curve, and how many matrices A, are kept at least."""
+POINTS, FRAMES, NUMBERS = 1000, 30, 60_000
+"""How many points of a curve, and how many matrices A, are kept at least; where there are many groups, fewer: about so
+many numbers."""
 
 
 @dataclass
@@ -33,6 +36,7 @@ class Curve:
             self.values.pop()
         self.steps.append(step)
         self.values.append(values)
+        self.points = min(self.points, max(2, NUMBERS // max(1, len(values))))
         self._loose = self._count % self._every != 0
         if len(self.steps) > 2 * self.points and not self._loose:
             self._every *= 2
@@ -84,6 +88,10 @@ class Trace:
         if not self._goes_on(file):
             vars(self).update(vars(Trace(self.path)))
         for line, text in read(file, self._offset):
+            try:
+                check(line, self.about)
+            except ValueError as error:
+                raise ValueError(f"{file}: the line at byte {self._offset} is damaged: {error}") from None
             self._take(line)
             self._offset, self._last = self._offset + len(text), text
         self.torn = torn(file)
@@ -114,14 +122,19 @@ class Trace:
                 if not line["tag"].startswith("sweep"):
                     self.proportions.add(line["end"], line["proportions"])
             if "val_loss" in line["values"]:
-                self.val_loss.add(line["end"], line["values"]["val_loss"])
+                self.val_loss.add(line["end"], _known(line["values"]["val_loss"]))
             for name in self.seconds:
                 self.seconds[name] += line["seconds"][name]
             self._take_A(line["end"], line["report"])
         elif kind == "look":
             self.step = line["step"]
-            self.loss.add(line["step"], [line["loss"]])
-            self.val_loss.add(line["step"], line["val_loss"])
-            self.looks.add(line["step"], line["val_loss"])
+            self.loss.add(line["step"], _known([line["loss"]]))
+            self.val_loss.add(line["step"], _known(line["val_loss"]))
+            self.looks.add(line["step"], _known(line["val_loss"]))
         elif kind == "result":
             self.result, self.step = line, line["steps"]
+
+
+def _known(values: list[float | None]) -> list[float]:
+    """What a journal writes as null was no number."""
+    return [math.nan if value is None else value for value in values]

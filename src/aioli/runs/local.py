@@ -141,7 +141,7 @@ class _Slot:
                 known = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads)
                 if self.executor.gpus:
                     known["CUDA_VISIBLE_DEVICES"] = self.executor.gpus[self.number % len(self.executor.gpus)]
-                self.process = subprocess.Popen(
+                self.process = subprocess.Popen(  # noqa: S603  a list of words, no shell
                     [sys.executable, "-m", "aioli.runs.worker", json.dumps(self.executor.load)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,

@@ -8,6 +8,7 @@ it says so in a claim. Many processes, users and machines may share a store.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import uuid
@@ -24,6 +25,7 @@ from aioli.runs.claim import Claim, owner_of
 from aioli.runs.job import Job
 from aioli.runs.spec import Result
 from aioli.train.layout import CHECKPOINTS, MODEL, RESULT, STATUS
+from aioli.train.lines import check_result
 
 MARK, JOB, LOG, ERROR, START, RUN = "runs.json", "job.json", "log.txt", "error.json", "start.json", "run"
 STATES = ("finished", "running", "failed", "unfinished")
@@ -148,7 +150,7 @@ class RunStore:
         """A run as it is now."""
         folder = self.folder(key)
         job = read_json(folder / JOB)
-        about = dict(job["about"]) if isinstance(job, dict) and isinstance(job.get("about"), dict) else {}
+        about = sound_about(job)
         result = self.result(key)
         if result is not None:
             return Entry(key, "finished", about, result)
@@ -201,10 +203,31 @@ class RunStore:
         return "\n".join(text.splitlines()[-lines:])
 
 
+def sound_about(job: Any) -> dict[str, Any]:
+    """What a job says of itself to people, without what is of another kind than it should be."""
+    about = job.get("about") if isinstance(job, dict) else None
+    if not isinstance(about, dict):
+        return {}
+    kinds = {"kind": str, "steps": int, "seed": int, "model": str, "data": str, "parent": str}
+    found = {name: about[name] for name, kind in kinds.items() if isinstance(about.get(name), kind)}
+    for name in ("groups", "targets"):
+        if isinstance(about.get(name), list) and all(isinstance(each, str) for each in about[name]):
+            found[name] = about[name]
+    p = about.get("proportions")
+    if isinstance(p, list) and len(p) == len(found.get("groups", ())) and all(isinstance(v, float) for v in p):
+        found["proportions"] = p
+    return found
+
+
 def sound_result(folder: Path) -> dict[str, Any] | None:
     """The result of a run; None if it is not there, or not whole."""
     found = read_json(folder / RUN / RESULT)
     try:
+        check_result(found)
+        told = sound_about(read_json(folder / JOB))
+        names = {"groups": found["realised"], "targets": found["targets"]}
+        if any(part in told and set(told[part]) != set(some) for part, some in names.items()):
+            return None
         numbers = [*found["val"]["loss"].values(), *found["mean_proportions"].values(), found["val"]["mean_loss"]]
         return dict(found) if numbers and np.isfinite(np.array(numbers, dtype=np.float64)).all() else None
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -214,7 +237,10 @@ def sound_result(folder: Path) -> dict[str, Any] | None:
 def sound_start(folder: Path) -> dict[str, float] | None:
     """The losses of a run before its first step; None if they are not there, or not whole."""
     found = read_json(folder / START)
-    if not isinstance(found, dict) or not all(isinstance(value, float) for value in found.values()):
+    if not isinstance(found, dict) or not all(isinstance(v, float) and math.isfinite(v) for v in found.values()):
+        return None
+    told = sound_about(read_json(folder / JOB))
+    if "targets" in told and set(told["targets"]) != set(found):
         return None
     return found
 

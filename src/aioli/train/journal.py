@@ -17,6 +17,8 @@ from aioli.files import is_locked, unchecked
 
 _END = b', "crc": "00000000"}\n'
 """How a line ends, with its checksum for the zeros."""
+LONGEST = 1 << 26
+"""Bytes of the longest line; one with the largest A that is told has a tenth of that."""
 
 
 class Journal:
@@ -84,12 +86,15 @@ def read(path: Path, begin: int = 0) -> Iterator[tuple[dict[str, Any], bytes]]:
     """The lines of a journal and their bytes, in bounded memory; a last line that is not complete is left out."""
     with path.open("rb") as file:
         file.seek(begin)
-        for line in file:
+        while line := file.readline(LONGEST + 1):
+            if len(line) > LONGEST:
+                raise ValueError(f"{path}: the line at byte {begin} is too long for a journal; it is damaged")
             if not line.endswith(b"\n"):
                 return
             try:
                 found = json.loads(line)
-                found["kind"]
+                if not isinstance(found["kind"], str):
+                    raise TypeError
                 sound = _checked(line, path)
                 found.pop("crc", None)
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

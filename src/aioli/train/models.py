@@ -20,6 +20,21 @@ from aioli.train.presets import PRESETS, check_preset
 
 PYTHIA_VOCABULARY = 50304
 CHECKSUMS = "checksums.json"
+LOADING = frozenset(
+    {
+        *(
+            "trust_remote_code",
+            "code_revision",
+            "auto_map",
+            "attn_implementation",
+            "_attn_implementation",
+            "use_kernels",
+        ),
+        *("use_safetensors", "weights_only", "state_dict", "config", "adapter_kwargs", "quantization_config"),
+        *("device_map", "token", "use_auth_token", "proxies", "cache_dir", "local_files_only", "revision", "subfolder"),
+    }
+)
+"""Arguments of `from_pretrained` that choose which code or files are used: not for a recipe's `model.config`."""
 _CAUSAL: Any = AutoModelForCausalLM
 
 
@@ -77,7 +92,9 @@ def load_model(folder: str) -> PreTrainedModel:
     """A model that a run has kept; a file of it that was changed is refused by its name."""
     check_model(Path(folder))
     with _without_bars():
-        found: PreTrainedModel = _CAUSAL.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        found: PreTrainedModel = _CAUSAL.from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True, use_safetensors=True
+        )
     return found
 
 
@@ -129,6 +146,9 @@ def _without_bars() -> Iterator[None]:
 
 
 def _named(name: str, revision: str, scratch: bool, changes: dict[str, Any]) -> Any:
+    refused = sorted(LOADING & changes.keys())
+    if refused:
+        raise ValueError(f"model.config.{refused[0]} is about how a model is loaded, not part of its configuration")
     try:
         if scratch:
             config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=False, **changes)

@@ -172,7 +172,7 @@ class TrainRecipe(Section):
     @classmethod
     def _budget(cls, value: Any) -> Any:
         number = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
-        if not number and value not in BUDGETS:
+        if not number and (not isinstance(value, str) or value not in BUDGETS):
             raise ValueError(f"must be one of {', '.join(BUDGETS)}, or a positive number")
         return value
 

@@ -67,7 +67,7 @@ def segment_line(run: Run, segment: Segment, observation: Observation, begin: in
         "tokens": used.tolist(),
         "loss": measures.loss / measures.steps if measures.steps else None,
         "values": finite(values),
-        "report": finite(run.policy.report()),
+        "report": finite(run.policy.news()),
         "lr": engine.settings.schedule.rate(max(0, engine.step - 1)),
         "epochs": engine.sampler.epochs.tolist(),
         "seconds": {
