@@ -16,7 +16,9 @@ from pathlib import Path
 import numpy as np
 
 import aioli
+from aioli.data import MixtureSampler, TokenStore
 from aioli.runs.store import RunStore
+from aioli.train.journal import Journal
 
 GROUPS = ["a", "b", "c"]
 
@@ -28,13 +30,14 @@ def journal(folder, segments, groups=GROUPS):
     about = {"kind": "run", "groups": groups, "targets": groups, "steps": segments, "batch": 4, "context": 16}
     about |= {"method": "aioli", "model": "tiny", "parameters": 1, "data": "0", "seed": 0, "aioli": "0"}
     seconds = {"train": 1.0, "probe": 0.1, "probe_share": 0.1}
-    with (folder / "journal.jsonl").open("w") as out:
-        out.write(json.dumps(about) + "\n")
-        for k in range(segments):
-            p = [1 / m] * m
-            line = {"kind": "segment", "begin": k, "end": k + 1, "tag": "train", "proportions": p, "report": {"p": p}}
-            line |= {"values": {"val_loss": [3 - k / segments] * m}, "seconds": seconds}
-            out.write(json.dumps(line) + "\n")
+    out = Journal(folder / "journal.jsonl")
+    out.append(about)
+    for k in range(segments):
+        p = [1 / m] * m
+        line = {"kind": "segment", "begin": k, "end": k + 1, "tag": "train", "proportions": p, "report": {"p": p}}
+        line |= {"values": {"val_loss": [3 - k / segments] * m}, "seconds": seconds}
+        out.append(line)
+    out.close()
 
 
 def command(*words):
@@ -96,6 +99,30 @@ def writers(place, count, each):
     return count * each - len(there) + len(bad)
 
 
+def corpus(place, m, documents=6):
+    """A recipe for so many groups, in one file of records."""
+    rng = np.random.default_rng(0)
+    with (place / "corpus.jsonl").open("w") as out:
+        for k in range(m * documents):
+            words = " ".join(f"{word:x}" for word in rng.integers(0, 5000, 200))
+            out.write(json.dumps({"text": words, "group": f"group {k % m}"}) + "\n")
+    recipe = {"sources": [{"files": str(place / "corpus.jsonl"), "group_field": "group"}], "context": 32}
+    recipe |= {"tokenizer": {"train": {"vocab_size": 512}}, "splits": {"val": 1, "test": 1}}
+    (place / "recipe.yaml").write_text(json.dumps(recipe))
+    return place / "recipe.yaml"
+
+
+def drawing(place, batches, batch):
+    """Seconds for so many batches of all groups, under mixtures that change."""
+    sampler, rng = MixtureSampler(TokenStore(place), batch), np.random.default_rng(0)
+    began = time.perf_counter()
+    for _ in range(4):
+        p = rng.dirichlet(np.ones(sampler.m))
+        for _ in range(batches // 4):
+            sampler.next(p)
+    return time.perf_counter() - began
+
+
 def policies(m, steps):
     """Seconds of a whole run of each method that runs online, with m groups, apart from the training."""
     from aioli.protocol import Observation, drive
@@ -149,6 +176,10 @@ def measure(small):
         RunStore(place / "many")
         each = 20 // (10 if small else 1)
         row(f"runs lost by 32 writers, {32 * each} written", writers(place / "many", 32, each), 0, "runs")
+        seconds, peak = command("prepare", corpus(place, m), "-o", place / "store")
+        row(f"prepare: {m:,} groups", seconds, 300, "s")
+        row(f"prepare: {m:,} groups, peak memory", peak, 2000, "MB")
+        row(f"sampler: 1,000 batches of 64 sequences of {m:,} groups", drawing(place / "store", 1000, 64), 60, "s")
         for method, seconds in policies(m, 4 * m).items():
             row(f"{method}: {m:,} groups, a run of {4 * m:,} steps, all that is not training", seconds, 300, "s")
         seconds, peak = command(

@@ -14,6 +14,7 @@ from tiny import tiny_store
 
 from aioli.cli import main
 from aioli.export import SYSTEMS, block
+from aioli.files import read_json
 from aioli.report.compare import markdown, page
 from aioli.runs.comparison import Comparison, Row, score_of
 from aioli.stats import interval
@@ -62,7 +63,7 @@ def whole(data, tmp_path_factory):
 def test_what_compare_says(whole):
     place, said = whole
     found = json.loads(said)
-    assert found == json.loads((place / "table.json").read_text())
+    assert found == read_json(place / "table.json")
     scores = {score["method"]: score for score in found["scores"]}
     assert list(scores) == ["stratified", "grid-search:runs=4", "doremi", "aioli:rounds=2,k=1"]
     assert [score["extra_runs"] for score in scores.values()] == [0, 4, 2, 0]

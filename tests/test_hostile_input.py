@@ -43,7 +43,18 @@ def base(tmp_path_factory):
     (place / "runs.csv").write_text("\n".join(lines) + "\n")
     code, _, err = attempt("fit", place / "runs.csv", *COLUMNS, "--law", "linear", "-o", place / "fit.json")
     assert code == 0, err
+    without_checksums(place)
     return place
+
+
+def without_checksums(place):
+    """As older versions wrote files: a checksum would tell of every change before anything else does."""
+    for file in (place / "store" / "manifest.json", place / "fit.json"):
+        plain = json.loads(file.read_text())
+        file.write_text(json.dumps({key: value for key, value in plain.items() if key != "checksum"}))
+    journal = place / "run" / "journal.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    journal.write_text("".join(json.dumps({k: v for k, v in line.items() if k != "crc"}) + "\n" for line in lines))
 
 
 COLUMNS = ("--proportions", "p_*", "--losses", "loss_*")
@@ -222,7 +233,7 @@ def arguments(draw):
     return given + (["--no-such-option"] if name in WORKING else [])
 
 
-@settings(few, max_examples=4 * FEW)
+@settings(few, max_examples=2 * FEW)
 @given(words=arguments())
 def test_arguments(tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)

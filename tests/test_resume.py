@@ -101,6 +101,7 @@ def content_of(path):
         return b""
 
 
+@pytest.mark.slow  # test_soak kills more often, in less time
 def test_killed_at_any_moment_it_ends_with_the_same_store(tmp_path):
     for k in range(4):
         (tmp_path / f"g{k}.jsonl.gz").write_bytes(gzip.compress(lines(texts(3000, k)).encode()))

@@ -38,6 +38,7 @@ def words(store, out, *more):
     return [f"data={store.path}", "-o", str(out), "method.name=aioli", *settings, *more]
 
 
+@pytest.mark.slow  # test_soak kills more often, in less time
 def test_killed_and_stopped_runs_end_with_the_same_bits(store, tmp_path):
     subprocess.run([*COMMAND, *words(store, tmp_path / "whole")], check=True, capture_output=True)
     expected = {signal.SIGTERM: 0, signal.SIGINT: 130, signal.SIGKILL: -9}

@@ -182,6 +182,8 @@ def _part(plain: Mapping[str, Any]) -> Part:
     numbers = (part.tokens, part.documents, part.bytes, 0 if part.loss is None else part.loss)
     if not all(isinstance(n, int) and 0 <= n < 1 << 53 for n in numbers):
         raise ValueError("counts must be whole numbers below 2^53, and not negative")
+    if not isinstance(part.sha256, str) or not isinstance(part.mask, str | None):
+        raise ValueError("checksums must be words")
     if part.loss is not None and part.loss > part.tokens:
         raise ValueError(f"{part.loss} of {part.tokens} tokens cannot carry loss")
     return part

@@ -115,8 +115,12 @@ class Fit:
         scores, test = (None if plain[key] is None else _scores(plain[key]) for key in ("held_out", "test"))
         if scores is None:
             raise ValueError("it has no held-out scores")
-        troubles = tuple(Trouble(**each) for each in plain["warnings"])
+        troubles = tuple(_trouble(**each) for each in plain["warnings"])
         return cls(law, runs, scores, test, troubles, tuple(Choice(**each) for each in plain["compared"]))
+
+
+def _trouble(target: Any, kind: Any, words: Any, p_value: Any = None) -> Trouble:
+    return Trouble(str(target), str(kind), str(words), None if p_value is None else float(p_value))
 
 
 def _scores(plain: Mapping[str, Any]) -> Scores:

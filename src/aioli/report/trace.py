@@ -128,7 +128,7 @@ class Trace:
             self._take_A(line["end"], line["report"])
         elif kind == "look":
             self.step = line["step"]
-            self.loss.add(line["step"], _known([line["loss"]]))
+            self.loss.add(line["step"], _known([line.get("loss")]))
             self.val_loss.add(line["step"], _known(line["val_loss"]))
             self.looks.add(line["step"], _known(line["val_loss"]))
         elif kind == "result":
