@@ -270,6 +270,38 @@ def test_settings_are_added_and_replaced_one_by_one(bench, tmp_path):
         record.load_all(tmp_path)
 
 
+def test_only_methods_that_changed_are_measured_again(bench, tmp_path):
+    experiment = replace(EXPERIMENTS["ood"], methods=("stratified", "grid-search", "aioli-pooled"))
+    setting = TOWARDS[0]
+    found = bench.measure(experiment, setting, 2)
+    file = record.add(tmp_path, experiment, bench.profile, setting, found)
+    before = record.load(file)["settings"][setting.name]
+    asked = []
+
+    def watched(*what):
+        asked.extend(each.label for each in what[0])
+        return bench.conduct(*what)
+
+    watching = replace(bench, conduct=watched)
+    changed = replace(experiment, methods=("stratified", "aioli-pooled:eta=2", "grid-search", "dml"))
+    again = watching.measure(changed, setting, 2, before)
+    assert set(asked) == {"aioli-pooled:eta=2", "dml"}
+    assert again["kept"]["methods"] == ["stratified", "grid-search"]
+    assert again["kept"]["made"]["date"]
+    assert list(comparisons.scores(again)) == list(changed.methods)
+    assert again["comparison"]["seeds"] == [0, 1]
+    for name in ("stratified", "grid-search"):
+        same = [json.loads(json.dumps(comparisons.scores(one)[name]["rows"])) for one in (found, again)]
+        assert same[0] == same[1]
+    gains = [one["ranked"]["room"]["gains"] for one in (found, again)]
+    assert gains[0] == pytest.approx(gains[1])
+    # other seeds, another base, a record of another form: all is measured again
+    for of in ({**before, "seeds": [0, 1, 2]}, {**before, "each": {}}, {**before, "comparison": {"scores": [{}]}}, {}):
+        asked.clear()
+        watching.measure(experiment, setting, 2, of)
+        assert set(asked) >= set(experiment.methods)
+
+
 STUDIES = [name for name, each in EXPERIMENTS.items() if each.study is not None]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from aioli.data.store import TokenStore
 from aioli.experiments import stores
 from aioli.experiments.catalogue import Experiment
 from aioli.experiments.downstream import accuracies
+from aioli.experiments.kept import Kept, kept
 from aioli.experiments.profiles import Profile
 from aioli.experiments.record import made
 from aioli.experiments.room import ranked
-from aioli.experiments.settings import SLIMPAJAMA, Setting
+from aioli.experiments.settings import SLIMPAJAMA, SWEEP, Setting
 from aioli.methods import create
 from aioli.policies import Static
 from aioli.recipe import build
@@ -33,8 +34,8 @@ from aioli.runs.store import RunStore
 from aioli.train.layout import MODEL
 from aioli.train.recipe import ModelChoice, TrainRecipe
 
-SWEEP = "grid-search"
-"""The method whose gain is the room."""
+NEED_MODELS = ("downstream", "proportions")
+"""Experiments that look at more of a run than a record has."""
 PYTHIA = {"half-trained": "step72000", "trained": "step143000"}
 """Revisions of Pythia-160M that the paper begins with (Appendix C.1.1)."""
 
@@ -57,12 +58,22 @@ class Bench:
     """Whether the groups are those that every machine has."""
     gpu: bool | None = None
 
-    def measure(self, experiment: Experiment, setting: Setting, seeds: int) -> dict[str, Any]:
-        """Train what it takes and say what came of it, as plain JSON."""
+    def measure(
+        self, experiment: Experiment, setting: Setting, seeds: int, recorded: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Train what it takes and say what came of it, as plain JSON.
+
+        `recorded`: what was found before, of which methods that have not changed are kept."""
         began = time.monotonic()
         recipe = self.recipe(experiment, setting)
-        kind = self._study if experiment.study is not None else self._comparison
-        content = kind(experiment, setting, recipe, range(experiment.count(seeds)))
+        over = range(experiment.count(seeds))
+        if experiment.study is not None:
+            content = self._study(experiment, setting, recipe, over)
+        else:
+            each = self._each(experiment, setting)
+            old = kept(recorded or {}, each, over) if experiment.name not in NEED_MODELS else Kept()
+            content = self._comparison(experiment, setting, recipe, over, old)
+            content |= {"each": each, "kept": old.to_json()}
         train = recipe.train.model_dump(mode="json", exclude_defaults=True)
         about = {"model": setting.start or words_of(recipe.model), "train": train, "budget": recipe.budget}
         return {
@@ -76,16 +87,25 @@ class Bench:
 
     def asked(self, experiment: Experiment, setting: Setting, seeds: int) -> str:
         """A hash of all that decides what is found: what has it already need not be measured again."""
+        methods = {label: _whole(*method) for label, method in experiment.asked(setting, self.profile).items()}
+        return content_hash({**self._what(experiment, setting), "seeds": experiment.count(seeds), "methods": methods})
+
+    def _each(self, experiment: Experiment, setting: Setting) -> dict[str, str]:
+        """By method: a hash of all that decides what is found of it."""
+        what = self._what(experiment, setting)
+        methods = experiment.asked(setting, self.profile)
+        return {label: content_hash({**what, "method": _whole(*method)}) for label, method in methods.items()}
+
+    def _what(self, experiment: Experiment, setting: Setting) -> dict[str, Any]:
+        """What decides the results of an experiment, beside its methods and seeds."""
         recipe = recipe_of(experiment, setting, self.profile, str(self._data(setting).path))
         what = {
             "experiment": experiment.name,
             "setting": setting.name,
-            "seeds": experiment.count(seeds),
             "setup": Setup.of(recipe, gpu=self.gpu).content,
             "weights": recipe.data.weights,
             "steps": recipe.train.steps,
             "budget": recipe.budget,
-            "methods": {label: _whole(*method) for label, method in experiment.asked(setting, self.profile).items()},
             "study": experiment.study,
             "options": experiment.options(setting, self.profile),
             "studied": [_whole(*each) for each in self._studied(experiment, setting)],
@@ -93,7 +113,7 @@ class Bench:
         }
         if setting.start is not None:
             what["start"] = Setup.of(self._start(setting.start), gpu=self.gpu).content
-        return content_hash(what)
+        return what
 
     def _studied(self, experiment: Experiment, setting: Setting) -> list[tuple[str, dict[str, Any]]]:
         """The methods that a study looks at, with their settings."""
@@ -129,7 +149,7 @@ class Bench:
         return build(TrainRecipe, plain, start)
 
     def _comparison(
-        self, experiment: Experiment, setting: Setting, recipe: TrainRecipe, seeds: range
+        self, experiment: Experiment, setting: Setting, recipe: TrainRecipe, seeds: range, old: Kept
     ) -> dict[str, Any]:
         final, proxy = Setup.of(recipe, gpu=self.gpu), Setup.of(recipe, proxy=True, gpu=self.gpu)
         methods = experiment.asked(setting, self.profile)
@@ -137,15 +157,18 @@ class Bench:
             Asked(label, create(name, **settings), final.problem(seed))
             for seed in seeds
             for label, (name, settings) in methods.items()
+            if label not in old.rows
         ]
-        carried = self.conduct(asked, final, proxy)
-        result = compare(carried, self.runs, final, proxy, recipe.budget)
+        carried = self.conduct(asked, final, proxy) if asked else []
+        result = compare(
+            carried, self.runs, final, proxy, recipe.budget, {name: old.rows.get(name) for name in methods}
+        )
         content: dict[str, Any] = {
             "methods": {label: {"method": name, "settings": given} for label, (name, given) in methods.items()},
             "comparison": result.to_json(),
         }
         if SWEEP in methods and experiment.budget == "unrestricted":
-            best, failed = self._best(carried, final, proxy)
+            best, failed = (old.best, 0) if SWEEP in old.rows else self._best(carried, final, proxy)
             content["ranked"] = ranked(_losses(result), BASE, best)
             content["room_failed"] = failed
         if experiment.name == "downstream":

@@ -62,11 +62,12 @@ def load(file: Path) -> dict[str, Any]:
 
 def known(folder: Path, experiment: Experiment, setting: Setting, asked: str) -> dict[str, Any] | None:
     """What is recorded of a setting, if it is what would be measured now and nothing failed."""
-    found = _recorded(folder, experiment, setting)
+    found = recorded(folder, experiment, setting)
     return found if found is not None and found.get("asked") == asked and not failures(found) else None
 
 
-def _recorded(folder: Path, experiment: Experiment, setting: Setting) -> dict[str, Any] | None:
+def recorded(folder: Path, experiment: Experiment, setting: Setting) -> dict[str, Any] | None:
+    """What the folder has of a setting."""
     file = folder / f"{experiment.name}.json"
     return load(file)["settings"].get(setting.name) if file.exists() else None
 
@@ -79,7 +80,7 @@ def failures(found: Mapping[str, Any]) -> int:
 
 def seeds(folder: Path, experiment: Experiment, setting: Setting) -> int:
     """The seeds of what is recorded of a setting."""
-    found = _recorded(folder, experiment, setting)
+    found = recorded(folder, experiment, setting)
     return 0 if found is None else len(found["seeds"])
 
 

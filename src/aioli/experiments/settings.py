@@ -17,6 +17,8 @@ LOCAL = {
     "wikipedia": "prose",
 }
 """What stands in for them in the text that every machine has (`aioli prepare local`)."""
+SWEEP = "grid-search"
+"""The method whose gain is the room."""
 
 
 @dataclass(frozen=True)

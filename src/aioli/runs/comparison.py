@@ -103,12 +103,21 @@ class Comparison:
         return asdict(self)
 
 
-def compare(carried: Sequence[Carried], store: RunStore, final: Setup, proxy: Setup, budget: str | float) -> Comparison:
-    """Methods and seeds as they were carried out; stratified must be among them."""
+def compare(
+    carried: Sequence[Carried],
+    store: RunStore,
+    final: Setup,
+    proxy: Setup,
+    budget: str | float,
+    known: Mapping[str, Mapping[int, Row] | None] | None = None,
+) -> Comparison:
+    """Methods and seeds as they were carried out; stratified must be among them, or among what is `known` already.
+
+    `known` has the order of the methods, and the rows of those that were not carried out."""
     recipe = final.recipe
     split = "test" if "test" in final.store.parts else "val"
     weights = as_weights(final.problem(0).target_weights, len(recipe.data.targets))
-    rows: dict[str, dict[int, Row | str]] = {}
+    rows: dict[str, dict[int, Row | str]] = {label: dict(found or {}) for label, found in (known or {}).items()}
     for each in carried:
         seed = each.asked.problem.seed
         rows.setdefault(each.asked.label, {})[seed] = each.error or _row(each, store, split, weights)
@@ -118,7 +127,7 @@ def compare(carried: Sequence[Carried], store: RunStore, final: Setup, proxy: Se
         targets=recipe.data.targets,
         steps=recipe.train.steps,
         budget=budget,
-        seeds=sorted({each.asked.problem.seed for each in carried}),
+        seeds=sorted({seed for found in rows.values() for seed in found}),
         split=split,
         model=str(recipe.model.preset or recipe.model.name),
         proxy=str(proxy.recipe.model.preset or proxy.recipe.model.name),
