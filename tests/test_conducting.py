@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,6 +86,13 @@ def test_nothing_is_trained_twice(data, tmp_path):
     second = conduct(store, again, tiny_recipe(data, train_threads=2, trackers=["tensorboard"]), methods)
     assert again.orders == []
     assert [c.result for c in first] == [c.result for c in second]
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="asks Linux which files are mapped")
+def test_a_worker_keeps_nothing_of_finished_runs(tmp_path):
+    mine = tiny_store(tmp_path / "data", ("a", "b"))
+    conduct(RunStore(tmp_path / "runs"), Here(), tiny_recipe(mine), ["stratified", "grid-search"])
+    assert Path("/proc/self/maps").read_text().count(str(mine.path / "train.0")) <= 1  # by this test
 
 
 def test_a_reference_without_its_model_is_trained_again(data, tmp_path):

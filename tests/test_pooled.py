@@ -218,37 +218,44 @@ def test_towards_a_single_target_p_follows_the_posterior_mean():
         PooledSweep(expected=0.0)
 
 
-def test_sweeps_towards_a_single_target_end_once_a_group_leads():
+def test_towards_a_single_target_groups_that_trail_are_swept_no_more():
     A = [[1e-3, 0.0, 0.5e-3]]
-    found, told = swept(A, lead=2.0)  # without noise the second sweep settles it
-    assert set(found) == {1, 2}
+    found, told = swept(A, trail=2.0)  # without noise the second sweep settles it
+    assert found == {1: [30] * 6, 2: [30] * 6}
     assert np.argmax(told["p"]) == 0
-    found, _ = swept([[1e-3, 0.0, 1e-3]], lead=2.0)  # two groups that are equally good: nobody leads
+    found, told = swept([[1e-3, 0.0, 1e-3]], trail=2.0)  # two that are equally good go on, with longer intervals
+    assert found == {1: [30] * 6, 2: [30] * 6, 3: [45] * 4, 4: [45] * 4}
+    assert told["p"][0] == pytest.approx(told["p"][2], rel=1e-6)
+    assert told["p"][1] < 0.1
+    found, _ = swept(A * 3, trail=2.0)  # several targets: p must be able to follow what they need later
     assert set(found) == {1, 2, 3, 4}
-    found, _ = swept(A * 3, lead=2.0)  # several targets: p must be able to follow what they need later
-    assert set(found) == {1, 2, 3, 4}
-    with pytest.raises(ValueError, match="lead=0"):
-        PooledSweep(lead=0.0)
+    assert all(len(steps) == 6 for steps in found.values())
+    with pytest.raises(ValueError, match="trail=0"):
+        PooledSweep(trail=0.0)
 
 
 def test_noise_seldom_ends_the_sweeps():
-    """Where groups do not differ, one leads by two standard errors about as seldom as it should."""
-    ended = 0
+    """Where groups do not differ, few trail by two standard errors, and hardly ever all but one."""
+    ended = left = 0
     for seed in range(100):
         rng = np.random.default_rng(seed)
         task = Task(3, 2000, 1, seed)
-        pooled = PooledSweep(InterleavedSweep(k=2, delta=0.9, order="mirrored", eps=0.25), lead=2.0)
+        pooled = PooledSweep(InterleavedSweep(k=2, delta=0.9, order="mirrored", eps=0.25), trail=2.0)
         state = pooled.begin(task)
         for t in range(3):
             round = Round(task, t, 200, uniform(3))
-            loss = 3.0 - np.cumsum(0.01 + rng.normal(0, 0.01, 6))
-            probes = pooled.sweep.probes({}, round)
+            probes = pooled.probes(state, round)
+            if not probes:
+                break
+            loss = 3.0 - np.cumsum(0.01 + rng.normal(0, 0.01, len(probes)))
             log = [
                 Observation(s.proportions * s.steps, val_loss=np.array([v])) for s, v in zip(probes, loss, strict=True)
             ]
             state, _ = pooled.estimate(state, round, np.array([3.0]), log)
         ended += state["settled"]
+        left += 3 - len(state["swept"])
     assert ended <= 20
+    assert left <= 60
 
 
 def test_how_far_sweeps_go_depends_on_the_number_of_targets():

@@ -312,11 +312,12 @@ def aioli_pooled(
     shrink: bool = True,
     caution: float | None = None,
     expected: float | None = 0.7,
-    lead: float | None = 2.0,
+    trail: float | None = 2.0,
     doubt: float = 0.5,
     after: float = 0.1,
     until: float = 0.5,
     around: Literal["uniform", "current"] = "current",
+    smoothing: float = 0.0,
     floors: Vector = None,
     caps: Vector = None,
     p_init: Vector = None,
@@ -329,9 +330,9 @@ def aioli_pooled(
     if eps is None:
         eps = 0.25 if problem.n == 1 else 0.5
     intervals = InterleavedSweep(k, eps, delta, "mirrored", around)
-    sweep = PooledSweep(intervals, discount, shrink, caution, doubt, after, until, first, expected, lead)
+    sweep = PooledSweep(intervals, discount, shrink, caution, doubt, after, until, first, expected, trail)
     low, high = _bounds(problem, floors, caps)
-    egd = EGD(eta, **_memory(gamma), floors=low, caps=high)
+    egd = EGD(eta, **_memory(gamma), smoothing=smoothing, floors=low, caps=high)
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)
 
 

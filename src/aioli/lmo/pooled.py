@@ -49,9 +49,10 @@ class PooledSweep:
     """How large contrasts, relative to the typical drop, are expected to be where there is a single target: p follows
     their posterior mean, a little even within the noise, because staying would cost what there is to win. None: as for
     several targets."""
-    lead: float | None = None
-    """Standard errors by which one group must lead all others, towards a single target, to end the sweeps, which cost
-    more than they still tell. None: nothing ends them; an accumulating solver needs that, for which p is on its way."""
+    trail: float | None = None
+    """Standard errors by which a group must trail the best, towards a single target, to be swept no more: the others
+    have longer intervals then, and sweeps end when one group is left. None: all are swept; an accumulating solver needs
+    that, for which p is on its way."""
     start: Start = field(default="always", init=False, repr=False)
     needs: frozenset[str] = field(default=VAL, init=False, repr=False)
     weighting: Weighting = field(default="sample", init=False, repr=False)
@@ -63,8 +64,8 @@ class PooledSweep:
             raise ValueError(f"caution={self.caution} must be at least 1")
         if self.expected is not None and not self.expected > 0.0:
             raise ValueError(f"expected={self.expected} must be positive, or None")
-        if self.lead is not None and not self.lead > 0.0:
-            raise ValueError(f"lead={self.lead} must be positive, or None")
+        if self.trail is not None and not self.trail > 0.0:
+            raise ValueError(f"trail={self.trail} must be positive, or None")
         if not self.doubt >= 0.0:
             raise ValueError(f"doubt={self.doubt} must not be negative")
         if not 0.0 <= self.after < self.until <= 1.0:
@@ -77,7 +78,7 @@ class PooledSweep:
         """The sums that the regression needs, which do not grow with the rounds."""
         m, n = task.m, task.targets
         sums = {"gram": np.zeros((m, m)), "cross": np.zeros((m, n)), "power": np.zeros(n + 1)}
-        return {**sums, "count": 0.0, "fixed": 0.0, "rounds": 0, "settled": False}
+        return {**sums, "count": 0.0, "fixed": 0.0, "rounds": 0, "settled": False, "swept": list(range(m))}
 
     def probes(self, state: State, round: Round) -> list[Segment]:
         """Those of the sweep, from `after` to `until`; short ones at first where targets may disagree."""
@@ -87,7 +88,7 @@ class PooledSweep:
         if state["settled"] or early or (begun and begun >= self.until * steps):
             return []
         if self.first is None or round.task.targets == 1 or state["rounds"] >= JUDGED:
-            return self.sweep.probes({}, round)
+            return self.sweep.probes({}, round, state["swept"])
         least = round.task.m * self.sweep.sweeps(round.task.m) / round.steps
         return replace(self.sweep, delta=max(self.first, least)).probes({}, round)
 
@@ -99,7 +100,7 @@ class PooledSweep:
             return state, None
         assert start is not None
         weights = round.task.weights
-        _, Q, drop = self.sweep.drops(round, start, log)
+        _, Q, drop = self.sweep.drops(round, start, log, state["swept"])
         typical = float(np.sqrt(np.mean((drop @ weights) ** 2))) or 1.0
         K = len(Q)
         clock = np.linspace(-1.0, 1.0, K) if K > 2 else np.zeros(K)
@@ -115,6 +116,7 @@ class PooledSweep:
             "fixed": keep * state["fixed"] + float(nuisance.shape[1]),
             "rounds": state["rounds"] + 1,
             "settled": False,
+            "swept": state["swept"],
         }
         inverse = np.linalg.pinv(new["gram"], rcond=1e-9, hermitian=True)
         contrasts = (inverse @ new["cross"]).T  # (n, m), each row sums to 0
@@ -135,20 +137,22 @@ class PooledSweep:
         V = left[-1] * np.diag(inverse)
         caution = self.caution if self.caution is not None else (1.0 if round.task.targets == 1 else 2.0)
         if new["rounds"] >= JUDGED:
-            apart_for_sure = float(theta @ theta + caution * V.sum()) < sure
-            new["settled"] = apart_for_sure or (round.task.targets == 1 and self._leads(theta, left[-1] * inverse))
+            if round.task.targets == 1:
+                new["swept"] = self._race(theta, left[-1] * inverse, state["swept"])
+            new["settled"] = float(theta @ theta + caution * V.sum()) < sure or len(new["swept"]) == 1 < round.task.m
         if self.expected is not None and round.task.targets == 1:
             pull = theta * self.expected**2 / (self.expected**2 + V)
             return new, Estimate(A, pull - pull.mean(), stderr)
         return new, Estimate(A, _shrink(theta, V, caution, apart), stderr)
 
-    def _leads(self, theta: Array, covariance: Array) -> bool:
-        """Whether the largest contrast exceeds the second in spite of their noise."""
-        if self.lead is None or theta.size == 1:
-            return False
-        second, first = np.argsort(theta)[-2:]
-        gap = covariance[first, first] + covariance[second, second] - 2.0 * covariance[first, second]
-        return bool(theta[first] - theta[second] > self.lead * np.sqrt(max(float(gap), 0.0)))
+    def _race(self, theta: Array, covariance: Array, swept: list[int]) -> list[int]:
+        """The groups that may still turn out to be the best: those that do not trail it for sure."""
+        if self.trail is None:
+            return swept
+        best = max(swept, key=lambda j: float(theta[j]))
+        noise = np.diag(covariance) + covariance[best, best] - 2.0 * covariance[best]
+        behind = theta[best] - theta > self.trail * np.sqrt(np.maximum(noise, 0.0))
+        return [j for j in swept if j == best or not behind[j]]
 
 
 def _disagreement(contrasts: Array, weights: Array, noise: Array) -> float:

@@ -56,9 +56,9 @@ class InterleavedSweep:
         """k for m groups."""
         return self.k if self.k is not None else (4 if m <= 3 else 2)
 
-    def interval(self, m: int, steps: int) -> int:
-        """Steps of one interval in a round of so many steps (E7)."""
-        count = m * self.sweeps(m)
+    def interval(self, m: int, steps: int, swept: int | None = None) -> int:
+        """Steps of one interval in a round of so many steps (E7); `swept`: of how many groups, where not of all."""
+        count = (m if swept is None else swept) * self.sweeps(m)
         if self.delta is None:
             wanted = max(_PAPER_DELTA.get(m, 0.07), min(0.3, 4 * count / steps), count / steps)
             if wanted > 0.5 and count > 1:
@@ -84,16 +84,17 @@ class InterleavedSweep:
             )
         return {}
 
-    def indices(self, round: Round) -> list[int]:
-        """Which sweep mixture each interval trains on."""
-        m, k = round.task.m, self.sweeps(round.task.m)
+    def indices(self, round: Round, among: Sequence[int] | None = None) -> list[int]:
+        """Which sweep mixture each interval trains on; `among`: the groups that are swept, where not all are."""
+        groups = np.arange(round.task.m) if among is None else np.asarray(among)
+        k = self.sweeps(round.task.m)
         rng = np.random.default_rng([round.task.seed, round.t])
         if self.order == "shuffle":
-            return [int(i) for i in rng.permutation(np.repeat(np.arange(m), k))]
+            return [int(i) for i in rng.permutation(np.repeat(groups, k))]
         blocks: list[int] = []
         for b in range(k):
             mirrored = self.order == "mirrored" and b % 2 == 1
-            blocks += blocks[-m:][::-1] if mirrored else [int(i) for i in rng.permutation(m)]
+            blocks += blocks[-len(groups) :][::-1] if mirrored else [int(i) for i in rng.permutation(groups)]
         return blocks
 
     def mixtures(self, round: Round) -> Array:
@@ -103,16 +104,18 @@ class InterleavedSweep:
             return P
         return np.stack([within(row, *round.bounds) for row in P])
 
-    def probes(self, state: State, round: Round) -> list[Segment]:
-        """m·k intervals of equal length."""
+    def probes(self, state: State, round: Round, among: Sequence[int] | None = None) -> list[Segment]:
+        """k intervals of equal length for each group, or for each of those `among` them that are swept."""
         m = round.task.m
-        length = self.interval(m, round.steps)
+        length = self.interval(m, round.steps, None if among is None else len(among))
         each = [Segment(p, length, VAL, tag=f"sweep {j}") for j, p in enumerate(self.mixtures(round))]
-        return [each[j] for j in self.indices(round)]
+        return [each[j] for j in self.indices(round, among)]
 
-    def drops(self, round: Round, start: Array, log: Sequence[Observation]) -> tuple[list[int], Array, Array]:
+    def drops(
+        self, round: Round, start: Array, log: Sequence[Observation], among: Sequence[int] | None = None
+    ) -> tuple[list[int], Array, Array]:
         """Per interval: the sweep mixture's index, the proportions (K, m), the drop of each target's loss (K, n)."""
-        order = self.indices(round)
+        order = self.indices(round, among)
         Q = np.stack([o.tokens for o in log])
         total = Q.sum(1, keepdims=True)
         if self.fit == "realised" and (total > 0).all():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import traceback
@@ -35,6 +36,7 @@ def work_together(orders: Sequence[Mapping[str, Any]], stop: threading.Event) ->
             chosen = [orders[k] for k in claims]
             found = _train(chosen, list(claims.values()), stop)
             endings |= {k: ending for k, ending in zip(claims, found, strict=True) if ending is not None}
+            gc.collect()  # as in `work`
     for k, order in enumerate(orders):
         if k not in endings:
             endings[k] = work(order, stop)

@@ -5,6 +5,7 @@ The same for every executor. An order is plain JSON (`Job.order`).
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import sys
@@ -42,6 +43,8 @@ def work(order: Mapping[str, Any], stop: threading.Event) -> Ending:
     except OSError as error:  # nothing can be written
         failed(folder, error)
         return "failed"
+    finally:
+        gc.collect()  # engine, hooks and mapped files are a cycle, which a worker would keep for many runs
 
 
 def _guarded(order: Mapping[str, Any], folder: Path, claim: Claim, stop: threading.Event) -> Ending:
