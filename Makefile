@@ -35,9 +35,10 @@ test-slow: .venv/.dev
 # an example needs its framework only; models this small are fastest on one thread
 EXTRA_trl_sft := trl
 EXTRA_lightning_trainer := lightning
-example-%: .venv/.installed
-	$(if $(EXTRA_$*),$(BIN)/python -c "import $(EXTRA_$*)" 2> /dev/null || $(PIP) -e ".[train,$(EXTRA_$*)]")
-	OMP_NUM_THREADS=1 $(BIN)/python examples/$*.py
+WITH = $(BIN)/python -c "import $1" 2> /dev/null || $(PIP) -e ".[train,$1]"
+example-%: examples/%.py .venv/.installed
+	$(if $(EXTRA_$*),$(call WITH,$(EXTRA_$*)))
+	OMP_NUM_THREADS=1 $(BIN)/python $<
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
@@ -57,6 +58,7 @@ format: .venv/.dev
 	$(BIN)/ruff format .
 
 bench: .venv/.installed .venv-bench/.installed
+	$(PIP) -e ".[train,hub]"
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/prepare.py

@@ -213,7 +213,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bench", default=str(ROOT / ".venv-bench/bin/python"), help="the Python of the peers")
     parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=list(CONTESTANTS), metavar="NAME")
-    parser.add_argument("--steps", type=int, default=Job.steps, help=f"of every run; a multiple of {Job.pieces}")
+    steps = f"of every run; a multiple of {Job.pieces}, at least 48"
+    parser.add_argument("--steps", type=int, default=Job.steps, help=steps)
     parser.add_argument("--minutes", type=float, default=13, help="after which no further timed run is begun")
     parser.add_argument("--keep", type=Path, help="a directory for what contestants write, their logs above all")
     parser.add_argument("--show", type=Path, metavar="JSON", help="measure nothing: print the page of a result")

@@ -27,6 +27,46 @@ def test_a_missing_framework_is_named_with_its_extra(adapter, framework, extra):
     assert f"this adapter needs {framework}: pip install 'aioli-mix[{extra}]'" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        (
+            "import transformers.trainer_callback as place; del place.ExportableState",
+            "cannot import name 'ExportableState'",
+        ),
+        ("import importlib.metadata as place; place.version = lambda name: place.distribution('no-' + name)", "no-"),
+    ],
+    ids=["another version", "without what it needs"],
+)
+def test_a_framework_that_cannot_be_loaded_is_told_in_its_own_words(before, said):
+    code = f"{before}\ntry: import aioli.adapters.huggingface\nexcept ImportError as error: print(error)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "this adapter's framework cannot be loaded (" in done.stdout
+    assert said in done.stdout
+    assert done.stdout.strip().endswith("-e '.[train]'")
+
+
+@pytest.mark.parametrize(
+    ("framework", "rest"),
+    [
+        ("torch", ["data", "cli", "export", "fits", "groups", "report", "runs", "simulate", "train"]),
+        ("transformers", ["adapters.pytorch", "adapters.lightning", "data", "cli"]),
+        ("lightning", ["adapters.pytorch", "adapters.huggingface"]),
+        ("trl", ["adapters.huggingface"]),
+    ],
+)
+def test_without_a_framework_the_rest_can_be_imported(framework, rest):
+    code = (
+        "import sys, importlib.metadata as packages\n"
+        f"sys.modules[{framework!r}] = None\n"
+        "version = packages.version\n"
+        f"packages.version = lambda name: version('no-' * (name == {framework!r}) + name)\n"  # others ask this way
+        "import " + ", ".join(f"aioli.{name}" for name in rest)
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_adapters_are_not_loaded_before_they_are_asked_for():
     code = "import sys, aioli.adapters; print({'torch', 'transformers', 'lightning', 'trl'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -270,6 +270,7 @@ def test_fits_solutions_and_tables(tmp_path, monkeypatch, capsys):
         (["export"], "for which system?"),
         (["export", "--to", "json"], "give either a run"),
         ([*CODE, "--to", "megatorn"], "did you mean megatron?"),
+        ([*CODE, "--to", "composer"], "did you mean mosaicml?"),
         ([*CODE, "--to", "hf", "--paths", "cod=/x"], "there is no group 'cod'; there are code, books"),
         ([*CODE, "--to", "hf", "--paths", "code=/x,boks=/y"], "there is no group 'boks'"),
         ([*CODE, "--to", "hf", "--paths", "code=/x", "--paths", "code=/y"], "names code twice"),

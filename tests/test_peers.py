@@ -161,6 +161,17 @@ def test_every_contestant_has_a_bare_loop_beside_it():
         }
 
 
+def test_what_is_published_has_everyone_and_every_measure():
+    found = json.loads((ROOT / "results" / "peers.json").read_text(encoding="utf-8"))["contestants"]
+    assert list(found) == list(CONTESTANTS)
+    for name, contestant in CONTESTANTS.items():
+        assert {"wall", "cpu", "ms_per_step", "peak_mb", "deviation"} <= found[name].keys(), name
+        assert ("exact" in found[name].get("resume", ())) == contestant.resumes, name
+        assert [each["workers"] for each in found[name].get("switch", ())] == list(contestant.switches), name
+        assert all("sequences" in each for each in found[name].get("switch", ())), name
+    assert len({each["first_loss"] for each in found.values()}) == 1  # everyone begins with the same model
+
+
 def test_the_page_says_who_failed_and_why():
     found = json.loads((ROOT / "results" / "peers.json").read_text(encoding="utf-8"))
     found["contestants"]["odm-loss"] = {"title": "a peer", "environment": "bench", "failed": "it is not installed"}

@@ -48,6 +48,8 @@ from aioli.adapters.looking import HeldOut, Tensors, how_many, of_store, target_
 from aioli.adapters.mixing import Mixing, Read
 from aioli.train.probes import token_losses
 
+__all__ = ["AioliCallback"]
+
 
 class AioliCallback(TrainerCallback, ExportableState):
     """A policy in a Trainer."""

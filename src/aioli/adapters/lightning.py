@@ -41,6 +41,8 @@ except ImportError as error:
 from aioli.adapters.looking import Tensors, counted, how_many, of_store, target_names, untouched
 from aioli.adapters.mixing import Mixing
 
+__all__ = ["AioliCallback", "MixtureDataModule"]
+
 Loss = Callable[[Any, Tensors], torch.Tensor]
 """The mean loss of a module on a batch of `input_ids` and `labels`, over the tokens with loss."""
 

@@ -243,7 +243,7 @@ SYSTEMS: dict[str, System] = {
         System("nemo-1", "NeMo 1: model.data.data_prefix", ".yaml", DOCUMENT, _nemo_1),
         System(
             "mosaicml",
-            "LLM Foundry, mosaicml-streaming: streams, or a curriculum",
+            "Composer, LLM Foundry: streams, or a curriculum",
             ".yaml",
             "/path/to/{}",
             _mosaicml,
@@ -267,6 +267,7 @@ def system(name: str) -> System:
     """A system by its name."""
     if name not in SYSTEMS:
         near = difflib.get_close_matches(name, SYSTEMS, 1)
+        near += [each.name for each in SYSTEMS.values() if name and name.lower() in each.about.lower()]
         hint = f"did you mean {near[0]}? " if near else ""
         raise ValueError(f"--to {name} is not known; {hint}there are {', '.join(SYSTEMS)}")
     return SYSTEMS[name]
