@@ -195,12 +195,24 @@ def read_text(path: Path, most: int | None = None) -> str:
     return content.decode("utf-8")
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file, without its checksum; None if it is not there, not JSON, damaged or far too large."""
+def read_json(path: Path, instead: str | None = None) -> Any:
+    """The content of a JSON file, without its checksum; None if it is not there, not JSON, damaged or far too large.
+    `instead` is what is done without it: said, once, of a file that is there and damaged."""
     try:
         return unsealed(json.loads(read_text(path)), path)
-    except (OSError, ValueError, RecursionError):
+    except OSError:
         return None
+    except (ValueError, RecursionError):
+        if instead is not None:
+            damaged(path, instead)
+        return None
+
+
+def damaged(path: Path, instead: str) -> None:
+    """Say, once for each file, that one is damaged, and what is done instead of using it."""
+    if str(path) not in _SAID:
+        _SAID.add(str(path))
+        _LOG.warning("worth knowing: %s is damaged: %s", path, instead)
 
 
 @contextmanager
