@@ -109,7 +109,8 @@ def unsealed(value: Any, path: Path, what: str | None = None) -> Any:
     if isinstance(value, dict) and value and CHECKSUM not in value:
         last = next(reversed(value))
         rest = {key: inner for key, inner in value.items() if key != last}
-        if value[last] == _digest(rest):  # only its name was damaged
+        if value[last] == _digest(rest):
+            damaged(path, "only the name of its checksum, and it is used: what it says is whole")
             return rest
     if not isinstance(value, dict) or CHECKSUM not in value:
         if what is not None:
