@@ -17,6 +17,7 @@ import numpy as np
 
 import aioli
 from aioli.data import MixtureSampler, TokenStore
+from aioli.files import read_json, sealed
 from aioli.runs.store import RunStore
 from aioli.train.journal import Journal
 
@@ -56,47 +57,53 @@ def command(*words):
 
 
 def finished(store, count):
-    """A store with so many finished runs."""
+    """A store with so many finished runs, their files as large as those of real ones, and sealed."""
     shares = dict.fromkeys(GROUPS, 1 / 3)
-    verdict = {"loss": dict.fromkeys(GROUPS, 1.0), "mean_loss": 1.0}
+    verdict = {"loss": dict.fromkeys(GROUPS, 1.0), "mean_loss": 1.0, "tokens": 10**6, "curve": [[1.0] * 3] * 30}
     result = {"val": verdict, "mean_proportions": shares, "realised": shares, "targets": GROUPS, "groups": GROUPS}
     result |= {"steps": 30, "seconds": {"train": 1.0, "probe": 0.1, "evaluation": 0.1}}
     about = {"kind": "static", "steps": 30, "model": "tiny", "data": "store", "groups": GROUPS, "targets": GROUPS}
+    content = {f"setting {k}": {"of": "a recipe", "value": k / 7} for k in range(60)}
     for k in range(count):
         key = f"{k * 7919 % 256:02x}{k:030x}"
         (store.run_folder(key)).mkdir(parents=True)
         told = {**about, "seed": k, "proportions": list(shares.values())}
-        (store.folder(key) / "job.json").write_text(json.dumps({"schema": 1, "key": key, "about": told}))
-        (store.run_folder(key) / "result.json").write_text(json.dumps(result))
+        job = {"schema": 1, "key": key, "about": told, "content": content}
+        (store.folder(key) / "job.json").write_text(json.dumps(sealed(job), indent=1))
+        (store.run_folder(key) / "result.json").write_text(json.dumps(sealed(result), indent=1))
 
 
 WRITER = """
-import sys, json
-from aioli.files import write_json
+import sys, time
+from aioli.files import read_json, write_json
 from aioli.runs.claim import Claim
 from aioli.runs.store import RunStore
 store, mine, count = RunStore(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+together = store.folder("ff" + "0" * 30)
 for k in range(count):
     folder = store.folder(f"{mine:02x}{k:030x}")
     with Claim.make(folder):
         write_json(folder / "job.json", {"schema": 1, "about": {"kind": "static", "seed": mine}})
-    shared = Claim.make(store.folder("ff" + "0" * 30))
-    if shared is not None:
-        with shared:
-            with open(sys.argv[1] + "/tally", "a") as out:
-                out.write(f"{mine}\\\\n")
+    while (claim := Claim.make(together)) is None:
+        time.sleep(0.005)
+    with claim:  # read, add, write: what another does meanwhile would be lost
+        tally = read_json(together / "tally.json") or {"count": 0}
+        write_json(together / "tally.json", {"count": tally["count"] + 1})
 """
 
 
 def writers(place, count, each):
-    """Runs that are lost when so many processes write into one store."""
-    processes = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(place), str(k), str(each)], stderr=subprocess.DEVNULL)
-        for k in range(count)
-    ]
-    bad = [process for process in processes if process.wait()]
-    there = [key for key in list(RunStore(place, make=False).keys()) if not key.startswith("ff")]
-    return count * each - len(there) + len(bad)
+    """What is lost when so many processes write into one store: runs of their own, or turns at one that all want."""
+    processes = [subprocess.Popen([sys.executable, "-c", WRITER, str(place), str(k), str(each)]) for k in range(count)]
+    bad = sum(process.wait() != 0 for process in processes)
+    store, lost = RunStore(place, make=False), 0
+    for mine in range(count):
+        for k in range(each):
+            job = read_json(store.folder(f"{mine:02x}{k:030x}") / "job.json")
+            lost += job != {"schema": 1, "about": {"kind": "static", "seed": mine}}
+    turns = (read_json(store.folder("ff" + "0" * 30) / "tally.json") or {"count": 0})["count"]
+    left = [file for file in store.path.rglob(".*") if file.is_file()]
+    return lost + count * each - turns + bad + len(left)
 
 
 def corpus(place, m, documents=6):
@@ -175,7 +182,12 @@ def measure(small):
         row(f"{1000 // scale:,} finished runs listed", command("runs", "--store", store.path)[0], 2, "s")
         RunStore(place / "many")
         each = 20 // (10 if small else 1)
-        row(f"runs lost by 32 writers, {32 * each} written", writers(place / "many", 32, each), 0, "runs")
+        row(
+            f"lost by 32 writers, {32 * each} runs and as many turns at one of them",
+            writers(place / "many", 32, each),
+            0,
+            "",
+        )
         seconds, peak = command("prepare", corpus(place, m), "-o", place / "store")
         row(f"prepare: {m:,} groups", seconds, 300, "s")
         row(f"prepare: {m:,} groups, peak memory", peak, 2000, "MB")

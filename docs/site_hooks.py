@@ -1,7 +1,7 @@
 """What `make site` does beyond Markdown: equations become MathML, links out of docs/ lead to copies inside the site.
 
 A browser draws MathML by itself, so that a page needs no script and no font from elsewhere. Files that pages link to
-with `../`, such as measurements and examples, come along; so do the two pages that live at the root of the repository.
+with `../`, such as measurements and examples, come along; so do the pages that live at the root of the repository.
 Links that show the name of a page, as on GitHub, show its title.
 """
 
@@ -14,7 +14,7 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md")
+ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 OUTWARD = re.compile(r"\]\(\.\./([^)#\s]+)")
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 

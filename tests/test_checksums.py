@@ -15,7 +15,7 @@ from aioli.train.journal import Journal, read, torn
 from aioli.train.layout import tidy
 
 
-def test_a_document_says_what_it_said_or_is_refused(tmp_path):
+def test_a_document_says_what_it_said_or_is_refused(tmp_path, caplog):
     file = tmp_path / "a.json"
     write_json(file, {"loss": 3.25, "of": {"code": [1, 2]}})
     assert read_json(file) == {"loss": 3.25, "of": {"code": [1, 2]}}
@@ -26,6 +26,7 @@ def test_a_document_says_what_it_said_or_is_refused(tmp_path):
         unsealed(json.loads(file.read_text()), file)
     file.write_text(text.replace('"checksum"', '"chesksum"'))
     assert read_json(file) == {"loss": 3.25, "of": {"code": [1, 2]}}
+    assert "a.json is damaged: only the name of its checksum" in caplog.text
 
 
 def test_older_files_are_read_and_said_to_be_unchecked(tmp_path, caplog, monkeypatch):

@@ -264,9 +264,11 @@ def test_every_command_refuses_a_name_that_is_nothing(command, name, tmp_path, m
         ["simulate", "--steps", str(10**30)],
         ["simulate", "--workers", str(10**9)],
         ["methods", "x" * 100_000],
+        ["solve", "fit.json", "--bootstrap", str(10**20)],
     ],
 )
-def test_numbers_that_cannot_be_meant(words):
+def test_numbers_that_cannot_be_meant(words, base, monkeypatch):
+    monkeypatch.chdir(base)
     code, _, err = attempt(*words)
     assert code == 2, err
     assert len(err) < 20_000
@@ -346,6 +348,7 @@ def test_files_of_ten_gigabytes(base, tmp_path, monkeypatch):
         ("prepare", tmp_path / "r.yaml", "-o", tmp_path / "new"),
         ("fit", tmp_path / "t.csv", *COLUMNS),
         ("solve", tmp_path / "f.json"),
+        ("export", tmp_path / "f.json", "--to", "json"),
     ):
         code, err, size = peak(*words)
         assert (code, size < 300e6) == (2, True), (words, size, err)

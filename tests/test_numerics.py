@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 import aioli
 from aioli.lmo import Direct, LinearStatic, LogLinearStatic, TransferPowerLaw
-from aioli.methods import names
+from aioli.methods import conduct, names
 from aioli.protocol import KINDS, Cursor, Observation, drive
 from aioli.registry import create
+from aioli.runs.spec import Problem, Result
 
 M, STEPS = 3, 60
 BEFORE = ("grid-search", "dml", "regmix", "regmix-linear")
@@ -47,7 +48,7 @@ class Loop:
         return Observation(tokens=p * segment.steps * 1000, **told)
 
 
-def run(policy, tell):
+def run_policy(policy, tell):
     """All mixtures of a run under such measurements."""
     loop = Loop(tell, policy.task.m, policy.task.targets)
     with warnings.catch_warnings():
@@ -91,7 +92,7 @@ def falling():
 @pytest.mark.parametrize("name", ONLINE)
 @pytest.mark.parametrize("trouble", TROUBLE)
 def test_every_method_keeps_to_proportions(name, trouble):
-    assert_proportions(run(policy_of(name), TROUBLE[trouble] or falling()))
+    assert_proportions(run_policy(policy_of(name), TROUBLE[trouble] or falling()))
 
 
 @pytest.mark.parametrize("name", ONLINE)
@@ -105,7 +106,7 @@ def test_losses_of_any_size(name, exponents, signs, seed):
         sign = rng.choice([-1.0, 1.0], shape) if signs and kind != "val_loss" and kind != "train_loss" else 1.0
         return 0.1 if kind == "lr" else sign * size * rng.random(shape)
 
-    assert_proportions(run(policy_of(name), tell))
+    assert_proportions(run_policy(policy_of(name), tell))
 
 
 @pytest.mark.parametrize("name", LOOKING)
@@ -123,6 +124,36 @@ def test_what_is_not_finite_is_refused_and_changes_nothing(name, bad):
     assert json.dumps(policy.state_dict()) == before
     loop.tell = lambda kind, shape: rate(kind, np.ones(shape))
     policy.tell(loop.advance(segment))  # the same segment can be told anew
+
+
+# ---------------------------------------------------------------- methods with runs before the last one
+
+SOME = [name for name in names() if "+" not in name]
+WHOLE = [*SOME, *(f"aioli+{name}" for name in SOME if not name.startswith("aioli"))]
+QUICK = {"regmix": {"candidates": 500, "trees": 5}, "regmix-linear": {"candidates": 500}}
+
+
+def outcome_of(name, tell):
+    """A method with all of its runs; returns every mixture that was trained on."""
+    inner = name.removeprefix("aioli+")
+    quick = QUICK.get(inner, {})
+    method = create(name, **(quick if inner == name else {"base": quick}))
+    asked, mixtures = Problem(tuple("abc"), STEPS, **PROBLEMS.get(inner, {})), []
+
+    def train(run):
+        P = run_policy(run.policy(), tell)
+        mixtures.append(P)
+        return Result(tell("val_loss", (asked.n,)), tell("val_loss", (asked.n,)), P.mean(0))
+
+    conduct(method, asked, lambda runs: [train(run) for run in runs])
+    return np.concatenate(mixtures)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # LightGBM, in float32, goes on with 1e38
+@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("trouble", TROUBLE)
+def test_every_method_with_all_its_runs_keeps_to_proportions(name, trouble):
+    assert_proportions(outcome_of(name, TROUBLE[trouble] or falling()))
 
 
 def test_float16_that_overflowed_in_a_loop_of_ones_own():

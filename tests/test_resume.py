@@ -81,6 +81,52 @@ def test_changed_settings_do_not_reuse_what_they_change(tmp_path, small_chunks):
     assert sorted(everything(store, "g")) == sorted(texts(50, 1))
 
 
+def _swap(file, old, new):
+    file.write_text(file.read_text().replace(old, new))
+
+
+def _flip(file):
+    content = file.read_bytes()
+    file.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+
+
+def _claim(file, **claims):
+    """As another version, or somebody else, might have written it: without a checksum."""
+    plain = {key: value for key, value in json.loads(file.read_text()).items() if key != "checksum"}
+    file.write_text(json.dumps({**plain, **claims}))
+
+
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [
+        ("progress.json", lambda file: _swap(file, '"record": ', '"record": 1')),
+        ("progress.json", lambda file: _claim(file, something="new")),
+        ("progress.json", lambda file: _claim(file, sizes=[])),
+        ("progress.json", lambda file: _claim(file, sizes={"../../kept": 0}, sums={"../../kept": 0})),
+        ("0.tokens", _flip),
+        ("tokenizer", lambda folder: _swap(folder / "tokenizer.json", '"version":', '"virsion":')),
+    ],
+)
+def test_a_damaged_log_is_said_to_be_and_begun_anew(name, harm, tmp_path, small_chunks, caplog):
+    (tmp_path / "a.jsonl").write_text(lines(texts(50)))
+    (tmp_path / "kept").write_text("something else")
+    plain = recipe({"group": "g", "files": str(tmp_path / "a.jsonl")})
+    whole = prepare(plain, tmp_path / "whole")
+    seen = []
+
+    def stop(done, total, words):
+        seen.append(done)
+        if len(seen) > 4:
+            raise StopError
+
+    with pytest.raises(StopError):
+        prepare(plain, tmp_path / "store", progress=stop)
+    harm(tmp_path / ".store.building" / name)
+    assert prepare(plain, tmp_path / "store").fingerprint == whole.fingerprint
+    assert f"{tmp_path / '.store.building' / name} is damaged: what was tokenized before is given up" in caplog.text
+    assert (tmp_path / "kept").read_text() == "something else"
+
+
 COMMAND = [sys.executable, "-m", "aioli", "prepare"]
 
 

@@ -348,3 +348,22 @@ def test_uniform_is_the_stratified_run(data):
     setup = Setup.of(tiny_recipe(data))
     problem = setup.problem(0)
     assert Job(problem.static(uniform(3), 30), setup).key == Job(problem.final_static(uniform(3)), setup).key
+
+
+@pytest.mark.parametrize("name", ["run/result.json", "start.json", "job.json"])
+def test_a_damaged_file_of_a_run_is_said_to_be_and_made_again(name, data, tmp_path, caplog):
+    words = ["compare", f"data={data.path}", "--methods", "stratified", "--store", str(tmp_path / "runs"), "--quiet"]
+    words += ["train.steps=4", "train.batch=4", "train.threads=1", "--workers", "1"]
+    words += ["-o", str(tmp_path / "table.json")]
+    assert main(words) == 0
+    [file] = tmp_path.glob(f"runs/??/*/{name}")
+    whole, table = json.loads(file.read_text()), json.loads((tmp_path / "table.json").read_text())
+    content = file.read_bytes()
+    at = content.index(b":") + 2
+    file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    assert main(words) == 0
+    assert f"worth knowing: {file} is damaged: " in caplog.text
+    again = json.loads(file.read_text())
+    assert {**again, "seconds": 0, "checksum": 0} == {**whole, "seconds": 0, "checksum": 0}
+    found = json.loads((tmp_path / "table.json").read_text())
+    assert [score["loss"] for score in found["scores"]] == [score["loss"] for score in table["scores"]]

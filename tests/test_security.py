@@ -71,6 +71,28 @@ def test_a_recipe_cannot_change_how_a_model_is_loaded(field, tmp_path):
     assert f"model.config.{field} is about how a model is loaded" in err
 
 
+def test_a_model_or_tokenizer_with_code_of_its_own_is_refused_and_its_code_not_run(tmp_path):
+    """Both ask transformers to import a file that would leave a mark."""
+    tiny_store(tmp_path / "store")
+    place, mark = tmp_path / "custom", tmp_path / "mark"
+    place.mkdir()
+    kinds = {"AutoConfig": "C", "AutoModelForCausalLM": "M", "AutoTokenizer": ["T", None]}
+    names = {kind: f"evil.{name}" if isinstance(name, str) else ["evil.T", None] for kind, name in kinds.items()}
+    about = {"model_type": "evil", "auto_map": names, "tokenizer_class": "T"}
+    for name in ("config.json", "tokenizer_config.json"):
+        (place / name).write_text(json.dumps(about))
+    (place / "evil.py").write_text(f"open({str(mark)!r}, 'w')\nC = M = T = None\n")
+    code, _, err = attempt("train", f"data={tmp_path / 'store'}", "-o", tmp_path / "run", f"model={{name: {place}}}")
+    assert (code, "code that comes with it, which aioli never runs" in err) == (2, True), err
+    (tmp_path / "a.jsonl").write_text('{"text": "some words"}\n')
+    source = {"files": str(tmp_path / "a.jsonl"), "group": "g"}
+    recipe = {"sources": [source], "tokenizer": {"name": str(place)}, "context": 8}
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    code, _, err = attempt("prepare", tmp_path / "recipe.yaml", "-o", tmp_path / "new")
+    assert (code, "code that comes with it, which aioli never runs" in err) == (2, True), err
+    assert not mark.exists()
+
+
 # ---------------------------------------------------------------- names
 
 SCRIPT = '</script><script>boom()</script><img src=x onerror="boom()">'

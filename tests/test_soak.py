@@ -22,9 +22,9 @@ def soak(tmp_path, *options):
     return json.loads((tmp_path / "soak.json").read_text())
 
 
-@pytest.mark.parametrize("command", ["train", "prepare"])
+@pytest.mark.parametrize("command", ["train", "prepare", "compare"])
 def test_in_spite_of_faults_the_end_is_the_same(command, tmp_path):
-    found = soak(tmp_path, "--share", "0.03", "--only", command)
+    found = soak(tmp_path, "--share", "0.03", "--only", command, "--no-ray")
     assert found["kills"] >= 5
     assert {row["command"] for row in found["faults"]} == {command}
     assert all(row["failed"] == 0 for row in found["faults"])
@@ -40,9 +40,15 @@ def test_the_page_takes_figures_of_load_if_there_are_any(tmp_path):
     found = json.loads((ROOT / "results" / "soak.json").read_text())
     assert "## Load" not in page(found, tmp_path / "none.json")
     (tmp_path / "load.json").write_text(
-        json.dumps({"rows": [{"what": "runs listed", "figure": "1.2 s", "bound": "2 s"}]})
+        json.dumps([{"what": "runs listed", "figure": 1.2, "bound": 2, "unit": "s", "holds": True}])
     )
     assert "| runs listed | 1.2 s | 2 s |" in page(found, tmp_path / "load.json")
+
+
+def test_every_bound_held_under_the_last_load():
+    found = json.loads((ROOT / "results" / "load.json").read_text())
+    assert len(found) > 20
+    assert all(row["holds"] and row["figure"] <= row["bound"] for row in found)
 
 
 def test_the_last_soak_found_nothing():

@@ -17,8 +17,8 @@ from typing import Any
 from faults import Bench
 from faults.events import Events
 from faults.forks import Ended, run
-from faults.jobs import of_comparison, of_run, timeless
-from faults.kills import here
+from faults.jobs import of_comparison, of_run, of_store, timeless
+from faults.kills import here, touches
 
 Outcome = Callable[[Path, Ended], Any]
 
@@ -56,6 +56,7 @@ def damage(bench: Bench, seconds: float) -> list[dict[str, Any]]:
 def _flipped(bench: Bench, kind: Kind, until: float) -> dict[str, Any]:
     setup = here if kind.share else None
     row: dict[str, Any] = {"file": kind.name, "flips": 0, "detected": 0, "harmless": 0, "missed": 0, "wrong": []}
+    row["where"] = []
     sound, end = _used(bench, kind, setup, lambda place: None)
     if end.code:
         raise RuntimeError(f"aioli {' '.join(kind.arguments)} ended with {end.code}, without damage: {end.error}")
@@ -70,16 +71,26 @@ def _flipped(bench: Bench, kind: Kind, until: float) -> dict[str, Any]:
             (place / name).write_bytes(content)
 
         found, end = _used(bench, kind, setup, flip)
-        told = not end.refused() and Path(name).name in end.error
+        named = any(part in end.error for part in (Path(name).name, f"{Path(name).parent} is damaged"))
+        told = named and (not end.refused() or found == sound)  # refused, or said and made good
         verdict = "detected" if told else "harmless" if found == sound else "missed"
         row["flips"] += 1
         row[verdict] += 1
+        if verdict == "harmless":
+            row["where"] = [*row["where"], _change(file.read_bytes(), name, at, bit)][:40]
         if verdict == "missed":
             row["wrong"] = [*row["wrong"], f"{name}, byte {at}: exit {end.code}, {end.error.strip()[-160:]!r}"][:10]
             print(f"{kind.name}: {row['wrong'][-1]}", flush=True)
         if time.monotonic() > until:
             break
     return row
+
+
+def _change(content: bytes, name: str, at: int, bit: int) -> str:
+    """A bit that made no difference, with what stands around it, so that one can see why."""
+    after = content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :]
+    pieces = (some[max(0, at - 12) : at + 8].decode("utf-8", "backslashreplace") for some in (content, after))
+    return f"{name}, byte {at}: " + " to ".join(map(repr, pieces))
 
 
 def _used(bench: Bench, kind: Kind, setup: Any, change: Callable[[Path], None]) -> tuple[Any, Ended]:
@@ -99,8 +110,9 @@ def _used(bench: Bench, kind: Kind, setup: Any, change: Callable[[Path], None]) 
 def _kinds(bench: Bench) -> list[Kind]:
     """Everything that is damaged."""
     jobs, ready = bench.jobs, bench.fresh()
-    store, half, done, runs, tables = (ready / name for name in ("store", "half", "done", "runs", "tables"))
-    for place in (store, half, done, runs, tables):
+    names = ("store", "half", "done", "runs", "tables", "part")
+    store, half, done, runs, tables, part = (ready / name for name in names)
+    for place in (store, half, done, runs, tables, part):
         place.mkdir()
     train = jobs["train"].arguments
     shutil.copytree(bench.place / "data", store / "data")
@@ -115,6 +127,7 @@ def _kinds(bench: Bench) -> list[Kind]:
     run(done, train)
     run(runs, jobs["compare"].arguments, here)
     _tables(tables)
+    _interrupted(bench, part)
     arrays = tuple(file for file in (store / "data").iterdir())
     saved = tuple(sorted(half.glob("run/checkpoints/step-*"))[-1].iterdir())
     results = tuple(file for name in ("run/result", "start", "job") for file in runs.glob(f"runs/??/*/{name}.json"))
@@ -123,21 +136,38 @@ def _kinds(bench: Bench) -> list[Kind]:
     export = ("export", "mixture.json", "--to", "megatron", "--paths", "a=x,b=y,c=z")
     journal, fit, mixture = done / "run" / "journal.jsonl", tables / "fit.json", tables / "mixture.json"
 
+    building = part / ".store.building"
+    saved_log = [*building.iterdir(), *(building / "tokenizer").iterdir()]
+    logged = tuple(file for file in sorted(saved_log) if file.is_file() and file.name != "lock")
+
     def of_final(place: Path, end: Ended) -> Any:
         return of_run(place)
 
     def of_table(place: Path, end: Ended) -> Any:
         return of_comparison(place)
 
+    def of_tokens(place: Path, end: Ended) -> Any:
+        return of_store(place)
+
     return [
-        Kind("fit", tables, (fit,), solve, printed, 170),
-        Kind("mixture", tables, (mixture,), export, printed, 110),
         Kind("journal, to watch", done, (journal,), watch, printed, 110),
         Kind("journal, to go on", half, (half / "run" / "journal.jsonl",), train, of_final, 15),
         Kind("checkpoint", half, saved, train, of_final, 40),
         Kind("token store", store, arrays, (*short, "-o", "run", "--json"), printed, 40),
         Kind("results of a run store", runs, results, jobs["compare"].arguments, of_table, 15, share=True),
+        Kind("log of a prepare", part, logged, jobs["prepare"].arguments, of_tokens, 30),
+        Kind("mixture", tables, (mixture,), export, printed, 110),
+        Kind("fit", tables, (fit,), solve, printed, 170),  # most of all, in the time that the others left
     ]
+
+
+def _interrupted(bench: Bench, place: Path) -> None:
+    """A `prepare` that was killed when all was tokenized and nothing packed."""
+    job = bench.jobs["prepare"]
+    last = max(n for n, kind in enumerate(touches(bench, job), 1) if kind == "mkdir")
+    run(place, job.arguments, Events(last))
+    if not (place / ".store.building" / "progress.json").is_file():
+        raise RuntimeError("the prepare that was to be killed half-way has left no log")
 
 
 def _middle(bench: Bench) -> int:
@@ -167,7 +197,7 @@ def _torn(bench: Bench) -> dict[str, Any]:
     run(whole, job.arguments)
     sound = of_run(whole)
     row: dict[str, Any] = {"file": "journal, cut short", "flips": 0, "detected": 0, "harmless": 0, "missed": 0}
-    row["wrong"] = []
+    row["wrong"] = row["where"] = []
     for _ in range(bench.times(10, 2)):
         place = bench.fresh()
         run(place, job.arguments, Events(_middle(bench)))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from aioli.data import write_store
+from aioli.files import unsealed
 from aioli.runs.claim import owner_of
 
 State = dict[str, Any]
@@ -88,7 +89,7 @@ def timeless(value: Any) -> Any:
 
 
 def _json(path: Path) -> Any:
-    return timeless(json.loads(path.read_text()))
+    return timeless(unsealed(json.loads(path.read_text()), path))
 
 
 def _bytes(path: Path) -> str:

@@ -109,7 +109,8 @@ def unsealed(value: Any, path: Path, what: str | None = None) -> Any:
     if isinstance(value, dict) and value and CHECKSUM not in value:
         last = next(reversed(value))
         rest = {key: inner for key, inner in value.items() if key != last}
-        if value[last] == _digest(rest):  # only its name was damaged
+        if value[last] == _digest(rest):
+            damaged(path, "only the name of its checksum, and it is used: what it says is whole")
             return rest
     if not isinstance(value, dict) or CHECKSUM not in value:
         if what is not None:
@@ -195,12 +196,24 @@ def read_text(path: Path, most: int | None = None) -> str:
     return content.decode("utf-8")
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file, without its checksum; None if it is not there, not JSON, damaged or far too large."""
+def read_json(path: Path, instead: str | None = None) -> Any:
+    """The content of a JSON file, without its checksum; None if it is not there, not JSON, damaged or far too large.
+    `instead` is what is done without it: said, once, of a file that is there and damaged."""
     try:
         return unsealed(json.loads(read_text(path)), path)
-    except (OSError, ValueError, RecursionError):
+    except OSError:
         return None
+    except (ValueError, RecursionError):
+        if instead is not None:
+            damaged(path, instead)
+        return None
+
+
+def damaged(path: Path, instead: str) -> None:
+    """Say, once for each file, that one is damaged, and what is done instead of using it."""
+    if str(path) not in _SAID:
+        _SAID.add(str(path))
+        _LOG.warning("worth knowing: %s is damaged: %s", path, instead)
 
 
 @contextmanager

@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aioli.data.documents import Chunk, Document
-from aioli.files import read_json, write_json
+from aioli.files import damaged, read_json, write_json
 
 MOST_GROUPS = 1000
+ANEW = "what was tokenized before is given up, and prepare begins anew"
 DOCUMENT = np.dtype([("hash", "<u8"), ("tokens", "<i8"), ("prompt", "<i8"), ("bytes", "<i8"), ("split", "<u8")])
 
 
@@ -62,14 +63,19 @@ class Log:
     @classmethod
     def open(cls, directory: Path, identity: str) -> Log:
         """Go on with the log of an interrupted prepare of the same things, or begin a new one."""
-        saved = read_json(directory / "progress.json")
+        file = directory / "progress.json"
+        saved = read_json(file, ANEW)
         if isinstance(saved, dict) and saved.get("identity") == identity:
-            log = cls(directory, **saved)
-            whole = (directory / "tokenizer").is_dir()
-            if whole and all(log._sound(name) for name in log.sizes):
-                for name, size in log.sizes.items():
-                    os.truncate(directory / name, size)
-                return log
+            if not _plausible(saved):
+                damaged(file, ANEW)
+            else:
+                log = cls(directory, **saved)
+                bad = [name for name in log.sizes if not log._sound(name)]
+                if not bad and (directory / "tokenizer").is_dir():
+                    for name, size in log.sizes.items():
+                        os.truncate(directory / name, size)
+                    return log
+                damaged(directory / (bad or ["tokenizer"])[0], ANEW)
         empty(directory)
         return cls(directory, identity)
 
@@ -139,6 +145,17 @@ def empty(directory: Path) -> None:
             shutil.rmtree(path)
         elif path.name != "lock":
             path.unlink()
+
+
+def _plausible(saved: dict[str, Any]) -> bool:
+    """Whether what was saved, perhaps by another version, holds what a log does, about files of its own."""
+    kinds = {"identity": str, "input": int, "record": int, "groups": list, "sizes": dict, "sums": dict}
+    kinds |= {"notes": dict, "tokenizer": str, "tokens": int, "finished": bool}
+    if not set(saved) <= set(kinds) or not all(isinstance(value, kinds[key]) for key, value in saved.items()):
+        return False
+    sizes = saved.get("sizes", {})
+    mine = {f"{k}.{part}" for k in range(len(saved.get("groups", ()))) for part in ("tokens", "documents")}
+    return set(sizes) <= mine and all(isinstance(size, int) and size >= 0 for size in sizes.values())
 
 
 def _size(path: Path) -> int:

@@ -27,12 +27,12 @@ from aioli import __version__
 from aioli.config import content_hash
 from aioli.data.assemble import assemble
 from aioli.data.documents import BY_RULE, CODES, LEFT_OUT, Chunk, Document, chunks
-from aioli.data.log import Encoded, Log, empty
+from aioli.data.log import ANEW, Encoded, Log, empty
 from aioli.data.reading import Input, inputs
 from aioli.data.recipe import DataRecipe, TokenizerChoice, find
 from aioli.data.store import MANIFEST, TokenStore, read_manifest
 from aioli.data.tokenizer import Encoder, load, train
-from aioli.files import explained, locked, read_json, sync_directory, sync_tree, write_json
+from aioli.files import damaged, explained, locked, read_json, sync_directory, sync_tree, write_json
 from aioli.recipe import build, override
 
 _SAVE_SECONDS = 5.0
@@ -189,7 +189,8 @@ def _tokenizer(recipe: DataRecipe, entries: Sequence[Input], log: Log) -> Encode
             if found.fingerprint == log.tokenizer:
                 return Encoder(found.backend, about["eos"], about["name"], found.slow)
         except (ValueError, TypeError, KeyError):
-            pass  # lost in a crash: begin anew
+            pass
+        damaged(directory, ANEW)  # or lost in a crash
         empty(log.directory)
         log.reset()
     encoder = load(choice) if choice.train is None else train(choice, _sample(recipe, entries, choice.train.sample_mb))

@@ -131,12 +131,18 @@ def load(choice: TokenizerChoice) -> Encoder:
         else:
             backend, eos, slow = _from_hub(choice)
     except Exception as error:  # the Rust library and the hub raise plain and many exceptions
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"cannot load tokenizer {choice.name!r}: {reason}; give a tokenizer.json, a directory with one, or a name "
-            "on the hub"
+            f"cannot load tokenizer {choice.name!r}: {why_not(error)}; give a tokenizer.json, a directory "
+            "with one, or a name on the hub"
         ) from None
     return Encoder(backend, choice.eos or eos, choice.name, slow)
+
+
+def why_not(error: Exception) -> str:
+    """In one line, why transformers did not load something; where it would have to run foreign code, that we do not."""
+    if "trust_remote_code" in str(error):
+        return "it needs Python code that comes with it, which aioli never runs (SECURITY.md)"
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _eos_beside(directory: Path) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from aioli.export.schedule import Path as Way
 from aioli.export.schedule import Phase, Schedule, moving, shares_of, static
-from aioli.files import unsealed
+from aioli.files import read_text, unsealed
 
 TABLES = (".csv", ".tsv", ".txt", ".parquet", ".pq", ".gz")
 
@@ -87,7 +87,7 @@ def from_file(file: Path) -> Schedule:
     """A fit, a solution, what `aioli mix` or `aioli export` wrote, or names with shares; JSON or YAML."""
     if file.suffix.lower() == ".json":
         try:
-            plain = unsealed(json.loads(file.read_text(encoding="utf-8")), file)
+            plain = unsealed(json.loads(read_text(file)), file)
         except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
             plain = None
         if not isinstance(plain, dict):

@@ -23,8 +23,8 @@ from aioli.lmo.laws import StaticLaw
 from aioli.simplex import Array
 from aioli.threads import one_thread
 
-LEVEL, FEWEST, HALVINGS = 0.95, 10, 16
-"""Of intervals; resampled tables that say anything; steps of a bisection."""
+LEVEL, FEWEST, MOST, HALVINGS = 0.95, 10, 1_000_000, 16
+"""Of intervals; resampled tables that say anything, and that anybody means; steps of a bisection."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,8 @@ def solve(
     count = default_count(fit.law) if resamples is None else resamples
     if count != 0 and count < FEWEST:
         raise ValueError(f"--bootstrap {count}: use 0 for none, or at least {FEWEST}")
+    if count > MOST:
+        raise ValueError(f"--bootstrap {count} is more than intervals can need; use at most {MOST:,}")
     freedom = float(freedom_left(fit)[wish.target_weights > 0].min())
     simple = dict(wish.simple) | _best_run(fit.runs, wish)
     best = _optimum(fit.law, wish, seed)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aioli.files import check_text, read_json
+from aioli.files import check_text, read_json, read_text
 from aioli.recipe import parse
 from aioli.report.trace import Trace
-from aioli.runs.store import JOB, MARK, RUN, RunStore
+from aioli.runs.store import JOB, MARK, RUN, RunStore, sound_about
 from aioli.train.layout import JOURNAL, RECIPE
 from aioli.train.records import flat
 
@@ -180,13 +180,12 @@ def _look(name: str, path: Path) -> Seen | None:
     if not trace.about:
         return None
     try:
-        text = (path / RECIPE).read_text(encoding="utf-8")
+        text = read_text(path / RECIPE)
         recipe = parse(text, str(path / RECIPE))
     except OSError:
         text, recipe = "", {}
     check_text(text, path / RECIPE)
-    job = read_json(path.parent / JOB) if path.name == RUN else None
-    about = job.get("about", {}) if isinstance(job, dict) else {}
+    about = sound_about(read_json(path.parent / JOB)) if path.name == RUN else {}
     return Seen(
         name,
         path,

@@ -30,6 +30,8 @@ from aioli.train.lines import check_result
 MARK, JOB, LOG, ERROR, START, RUN = "runs.json", "job.json", "log.txt", "error.json", "start.json", "run"
 STATES = ("finished", "running", "failed", "unfinished")
 DIGITS = frozenset("0123456789abcdef")
+TAIL = 1 << 16
+"""Bytes of a log that are looked at, from its end."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class RunStore:
     def add(self, job: Job) -> None:
         """Make a place for a job, unless it has one."""
         folder = self.folder(job.key)
-        if (folder / JOB).is_file():
+        if isinstance(read_json(folder / JOB, "it is written again"), dict):
             return
         with explained(self.path):
             folder.mkdir(parents=True, exist_ok=True)
@@ -109,6 +111,8 @@ class RunStore:
         result, start = self.result(job.key), sound_start(self.folder(job.key))
         if result is None or start is None:
             return None
+        with suppress(ValueError):  # a store that may only be read serves as well
+            self.add(job)  # if what it says of itself was damaged
         data = job.setup.recipe.data
         return Result(
             np.array([result["val"]["loss"][name] for name in data.targets]),
@@ -149,9 +153,8 @@ class RunStore:
     def entry(self, key: str) -> Entry:
         """A run as it is now."""
         folder = self.folder(key)
-        job = read_json(folder / JOB)
-        about = sound_about(job)
-        result = self.result(key)
+        about = sound_about(read_json(folder / JOB, "what it says of the run is written again when the run is needed"))
+        result = sound_result(folder, about)
         if result is not None:
             return Entry(key, "finished", about, result)
         owner = owner_of(folder)
@@ -197,7 +200,9 @@ class RunStore:
     def log(self, key: str, lines: int = 20) -> str:
         """The end of what a run printed."""
         try:
-            text = (self.folder(key) / LOG).read_text(encoding="utf-8", errors="replace")
+            with (self.folder(key) / LOG).open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+                text = file.read(TAIL).decode("utf-8", "replace")
         except OSError:
             return ""
         return "\n".join(text.splitlines()[-lines:])
@@ -219,12 +224,12 @@ def sound_about(job: Any) -> dict[str, Any]:
     return found
 
 
-def sound_result(folder: Path) -> dict[str, Any] | None:
-    """The result of a run; None if it is not there, or not whole."""
-    found = read_json(folder / RUN / RESULT)
+def sound_result(folder: Path, about: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    """The result of a run; None if it is not there, or not whole. `about` is what its job says, where it is known."""
+    found = read_json(folder / RUN / RESULT, "the run counts as unfinished, and is finished again when it is needed")
     try:
         check_result(found)
-        told = sound_about(read_json(folder / JOB))
+        told = sound_about(read_json(folder / JOB)) if about is None else about
         names = {"groups": found["realised"], "targets": found["targets"]}
         if any(part in told and set(told[part]) != set(some) for part, some in names.items()):
             return None
@@ -236,7 +241,7 @@ def sound_result(folder: Path) -> dict[str, Any] | None:
 
 def sound_start(folder: Path) -> dict[str, float] | None:
     """The losses of a run before its first step; None if they are not there, or not whole."""
-    found = read_json(folder / START)
+    found = read_json(folder / START, "it is made again when the run is needed")
     if not isinstance(found, dict) or not all(isinstance(v, float) and math.isfinite(v) for v in found.values()):
         return None
     told = sound_about(read_json(folder / JOB))

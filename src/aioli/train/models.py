@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPTNeoXConfig, PreTra
 from transformers.utils import logging as transformers_logging
 
 from aioli.data.store import sha256_of
+from aioli.data.tokenizer import why_not
 from aioli.files import disk_trouble, new_directory, read_json, readable, sync_directory, sync_tree, write_json
 from aioli.train.presets import PRESETS, check_preset
 
@@ -158,7 +159,6 @@ def _named(name: str, revision: str, scratch: bool, changes: dict[str, Any]) -> 
     except (OSError, ValueError, KeyError) as error:
         if name.startswith(("/", ".", "~")) and not Path(name).is_dir():
             raise ValueError(f"cannot load model {name!r}: there is no such directory") from None
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"cannot load model {name!r}: {reason}; give a directory, a name on the hub, or a preset"
+            f"cannot load model {name!r}: {why_not(error)}; give a directory, a name on the hub, or a preset"
         ) from None

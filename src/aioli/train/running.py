@@ -110,7 +110,7 @@ class Run:
 
     def train(self) -> dict[str, Any]:
         """Train to the end, from the last checkpoint if there is one; returns the result."""
-        if (done := read_json(self.path / RESULT)) is not None:
+        if (done := read_json(self.path / RESULT, "the run is finished again")) is not None:
             self._same_recipe()
             tidy(self.path)
             return dict(done)
