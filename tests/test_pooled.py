@@ -6,7 +6,7 @@ import pytest
 from aioli import create
 from aioli.lmo import EGD, InterleavedSweep, PooledSweep, Round, Task
 from aioli.policies import Online, RulePolicy
-from aioli.protocol import Observation
+from aioli.protocol import Observation, drive
 from aioli.simplex import uniform
 from aioli.simulate import LinearWorld, Noise
 
@@ -265,3 +265,14 @@ def test_how_far_sweeps_go_depends_on_the_number_of_targets():
         while not (segment := policy.ask()).tag.startswith("sweep"):
             policy.tell(Observation(segment.proportions * segment.steps, val_loss=np.full(n, 3.0)))
         assert segment.proportions.max() == pytest.approx(largest)
+
+
+def test_towards_a_single_target_no_group_is_left_out():
+    """However bad a group is, it keeps a trace; towards several targets nothing is mixed in."""
+    for targets, least in ((["t"], 0.05 / 3), (["t", "u"], 0.0)):
+        A = np.tile([[2e-3, 0.0, 0.0]], (len(targets), 1))
+        world = LinearWorld(A, np.full(len(targets), 5.0), 2000)
+        policy = create("aioli-pooled", eta=30.0).policy(groups=["a", "b", "c"], steps=2000, targets=targets)
+        drive(policy, world.trainer(0))
+        assert min(policy.report()["p"]) == pytest.approx(least, abs=1e-3)
+        assert np.argmax(policy.report()["p"]) == 0

@@ -317,7 +317,7 @@ def aioli_pooled(
     after: float = 0.1,
     until: float = 0.5,
     around: Literal["uniform", "current"] = "current",
-    smoothing: float = 0.0,
+    smoothing: float | None = None,
     floors: Vector = None,
     caps: Vector = None,
     p_init: Vector = None,
@@ -326,9 +326,12 @@ def aioli_pooled(
     """Ours: one regression over the sweeps of all rounds; noise moves p little, targets that disagree do not (E33).
 
     eps: one-hot smoothing of the sweep mixtures; None: 0.25 for one target, 0.5 for several
+    smoothing: share of uniform mixed in after each update; None: 0.05 for one target, nothing for several
     """
     if eps is None:
         eps = 0.25 if problem.n == 1 else 0.5
+    if smoothing is None:
+        smoothing = 0.05 if problem.n == 1 else 0.0
     intervals = InterleavedSweep(k, eps, delta, "mirrored", around)
     sweep = PooledSweep(intervals, discount, shrink, caution, doubt, after, until, first, expected, trail)
     low, high = _bounds(problem, floors, caps)
