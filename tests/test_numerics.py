@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aioli
+from aioli.fits.scoring import measure
 from aioli.lmo import Direct, LinearStatic, LogLinearStatic, TransferPowerLaw
 from aioli.methods import conduct, names
 from aioli.protocol import KINDS, Cursor, Observation, drive
@@ -199,6 +200,15 @@ def solved_or_refused(law, P, L):
 @pytest.mark.parametrize("trouble", LOSSES)
 def test_laws_of_troublesome_losses(law, trouble):
     assert solved_or_refused(law, DESIGN, LOSSES[trouble]) is not None
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-160, 1e-310])
+def test_losses_whose_squares_vanish_are_measured(scale):
+    """R² is 1 for what is predicted right, whether or not a variance so small can be told from 0."""
+    L = scale * (2 - DESIGN[:, :2])
+    scores = measure(L, L.copy(), "as it is")
+    assert scores.r2.tolist() == [1.0, 1.0]
+    assert np.isfinite(measure(L, 1.5 * L, "not so").r2).all()
 
 
 @pytest.mark.parametrize("law", LAWS)

@@ -47,10 +47,10 @@ def measure(L: Array, predicted: Array, how: str) -> Scores:
         there = np.isfinite(seen) & np.isfinite(guess)
         y, z = seen[there], guess[there]
         error = float(((y - z) ** 2).mean()) if there.any() else np.nan
-        flat = not there.any() or not moves(y)
+        variance = float(y.var()) if there.any() else 0.0  # 0 also for losses so small that their squares are 0
         r2 = (
-            1.0 - error / float(y.var())
-            if not flat
+            1.0 - error / variance
+            if variance > 0.0 and moves(y)
             else float(there.any() and np.abs(y - z).max() <= 1e-6 * np.abs(y).max())
         )
         columns.append((error, r2, spearman(y, z) if there.sum() > 1 else 0.0, int(there.sum())))
