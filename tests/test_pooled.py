@@ -5,6 +5,7 @@ import pytest
 
 from aioli import create
 from aioli.lmo import EGD, InterleavedSweep, PooledSweep, Round, Task
+from aioli.lmo.pooled import _even
 from aioli.policies import Online, RulePolicy
 from aioli.protocol import Observation, drive
 from aioli.simplex import uniform
@@ -199,23 +200,41 @@ def test_noise_in_targets_is_no_disagreement():
 
 
 def test_towards_a_single_target_p_follows_the_posterior_mean():
-    """With a prior as large as the standard error half of a contrast is believed; without noise all of it."""
+    """With a prior as large as the standard error half of a contrast is believed, without noise all of it; less where
+    noise explains the differences between groups."""
     for contrast, noise, seeds in ((3e-4, 0.0, 1), (0.0, 0.003, 12)):
         for seed in range(seeds):
             A = np.full((1, 3), 1e-3) + contrast * np.array([[1.0, 0.0, -1.0]])
             told = {}
             for prior in (None, 0.7):
                 world = LinearWorld(A, np.array([3.0]), 3000, noise=Noise(val=noise))
-                rules = Online(PooledSweep(shrink=prior is not None, expected=prior), EGD(1e-9), 10)
+                rules = Online(PooledSweep(shrink=prior is not None, expected=prior, even=True), EGD(1e-9), 10)
                 policy, trainer = RulePolicy(rules, Task(3, 3000, 1, seed)), world.trainer(seed)
                 while (segment := policy.ask()) is not None:
                     policy.tell(trainer.advance(segment))
                 told[prior] = policy.report()
             V = np.square(told[None]["stderr"])
             expected = np.array(told[None]["pull"]) * 0.49 / (0.49 + V)
-            np.testing.assert_allclose(told[0.7]["pull"], expected - expected.mean(), rtol=1e-6, atol=1e-9)
+            expected -= expected.mean()
+            believed = float(np.dot(told[0.7]["pull"], expected) / (expected @ expected))
+            np.testing.assert_allclose(told[0.7]["pull"], believed * expected, rtol=1e-6, atol=1e-9)
+            assert believed == pytest.approx(1.0) if noise == 0.0 else 0.0 <= believed < 1.0
     with pytest.raises(ValueError, match="expected=0"):
         PooledSweep(expected=0.0)
+
+
+def test_what_cannot_be_told_apart_is_mixed_evenly():
+    theta, pull = np.array([0.9, 0.5, -1.4]), np.array([0.8, 0.4, -1.2])
+    for variance, swept, expected in (
+        (0.0, [0, 1, 2], pull),  # no noise
+        (0.04, [0, 1], [0.7, 0.5, -1.2]),  # two differ by 0.4, with a variance of 0.08: half of it is believed
+        (0.5, [0, 1], [0.6, 0.6, -1.2]),  # nothing of it; the third is out of the race and stays
+        (5.0, [0, 1, 2], [0.0, 0.0, 0.0]),
+        (5.0, [0], pull),
+    ):
+        np.testing.assert_allclose(_even(pull, theta, variance * np.eye(3), swept), expected, atol=1e-12)
+    unseen = _even(pull, np.zeros(3), np.zeros((3, 3)), [0, 1, 2])
+    np.testing.assert_allclose(unseen, 0.0, atol=1e-12)
 
 
 def test_towards_a_single_target_groups_that_trail_are_swept_no_more():

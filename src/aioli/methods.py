@@ -313,6 +313,7 @@ def aioli_pooled(
     caution: float | None = None,
     expected: float | None = 0.7,
     trail: float | None = 2.0,
+    even: bool = True,
     doubt: float = 0.5,
     after: float = 0.1,
     until: float = 0.5,
@@ -333,7 +334,7 @@ def aioli_pooled(
     if smoothing is None:
         smoothing = 0.05 if problem.n == 1 else 0.0
     intervals = InterleavedSweep(k, eps, delta, "mirrored", around)
-    sweep = PooledSweep(intervals, discount, shrink, caution, doubt, after, until, first, expected, trail)
+    sweep = PooledSweep(intervals, discount, shrink, caution, doubt, after, until, first, expected, trail, even)
     low, high = _bounds(problem, floors, caps)
     egd = EGD(eta, **_memory(gamma), smoothing=smoothing, floors=low, caps=high)
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)

@@ -352,6 +352,7 @@ MEANINGS: dict[str, str] = {
     "after": "share of the run before the first sweep",
     "first": "share of the round spent on sweeps while it is not known whether several targets agree",
     "expected": "how large contrasts are expected to be for a single target; None: caution decides, as for several",
+    "even": "towards a single target, mix evenly what noise does not tell apart",
     "trail": "standard errors by which a group must trail the best towards a single target to be swept no more",
     "around": "what sweep mixtures are smoothed towards: uniform (the paper) or the current mixture",
     "candidates": "simulated mixtures to choose from",

@@ -53,6 +53,9 @@ class PooledSweep:
     """Standard errors by which a group must trail the best, towards a single target, to be swept no more: the others
     have longer intervals then, and sweeps end when one group is left. None: all are swept; an accumulating solver needs
     that, for which p is on its way."""
+    even: bool = False
+    """Towards a single target, shrink differences between the groups that are still swept as far as noise explains
+    them: what cannot be told apart is best mixed evenly."""
     start: Start = field(default="always", init=False, repr=False)
     needs: frozenset[str] = field(default=VAL, init=False, repr=False)
     weighting: Weighting = field(default="sample", init=False, repr=False)
@@ -142,6 +145,8 @@ class PooledSweep:
             new["settled"] = float(theta @ theta + caution * V.sum()) < sure or len(new["swept"]) == 1 < round.task.m
         if self.expected is not None and round.task.targets == 1:
             pull = theta * self.expected**2 / (self.expected**2 + V)
+            if self.even:
+                pull = _even(pull, theta, left[-1] * inverse, new["swept"])
             return new, Estimate(A, pull - pull.mean(), stderr)
         return new, Estimate(A, _shrink(theta, V, caution, apart), stderr)
 
@@ -153,6 +158,24 @@ class PooledSweep:
         noise = np.diag(covariance) + covariance[best, best] - 2.0 * covariance[best]
         behind = theta[best] - theta > self.trail * np.sqrt(np.maximum(noise, 0.0))
         return [j for j in swept if j == best or not behind[j]]
+
+
+def _even(pull: Array, theta: Array, covariance: Array, swept: list[int]) -> Array:
+    """The pulls with differences between the groups that are still swept shrunk as far as noise explains them.
+
+    What cannot be told apart is best mixed evenly, because returns diminish: the more of a group, the less the next
+    share of it is worth. By James and Stein's estimate around the mean of these groups."""
+    k = len(swept)
+    if k < 2:
+        return pull
+    apart = theta[swept] - theta[swept].mean()
+    here = covariance[np.ix_(swept, swept)]
+    noise = float(np.trace(here) - here.sum() / k)
+    size = float(apart @ apart)
+    found = pull.copy()
+    mean = pull[swept].mean()
+    found[swept] = mean + max(0.0, 1.0 - noise / size if size > 0.0 else 0.0) * (pull[swept] - mean)
+    return found
 
 
 def _disagreement(contrasts: Array, weights: Array, noise: Array) -> float:
