@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM, BloomConfig
 from aioli.cli import main
 from aioli.data import MixtureSampler, write_store
 from aioli.protocol import Segment
-from aioli.train import Engine, Run, Schedule, Settings, StoppedError, checkpoint
+from aioli.recipe import build
+from aioli.train import Engine, Run, Schedule, Settings, StoppedError, TrainRecipe, checkpoint
 from aioli.train.models import load_model
 from aioli.train.validation import subset
 
@@ -181,6 +182,17 @@ def test_a_setting_that_is_left_out_makes_another_run(store, tmp_path):
     Run(recipe_of(store, method={"name": "aioli", "settings": {"rounds": 2, "k": 1}}), tmp_path / "run").train()
     with pytest.raises(ValueError, match=r"another method\.settings\.rounds: 2, not None"):
         Run(recipe_of(store, method={"name": "aioli", "settings": {"k": 1}}), tmp_path / "run").train()
+
+
+def test_the_default_method_depends_on_whether_there_are_targets():
+    def name(**plain):
+        return build(TrainRecipe, {"data": {"store": "x"}, **plain}).method.name
+
+    towards = {"store": "x", "targets": ["t"]}
+    assert name() == name(data={"store": "x", "targets": []}) == name(method={"settings": {"rounds": 2}}) == "aioli"
+    assert name(data=towards) == name(data=towards, method={"settings": {"rounds": 2}}) == "aioli-pooled"
+    assert name(data=towards, method="aioli-ood") == "aioli-ood"
+    assert build(TrainRecipe, {"data": towards, "method": {"settings": {"k": 1}}}).method.settings == {"k": 1}
 
 
 def test_a_directory_with_something_else_is_left_alone(store, tmp_path):

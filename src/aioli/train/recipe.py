@@ -111,11 +111,15 @@ class CheckpointChoice(Section):
     """How many of the last ones stay."""
 
 
+TOWARDS = "aioli-pooled"
+"""The method of who names targets and no method."""
+
+
 class MethodChoice(Section):
     """Who chooses the mixture; a plain string is its name."""
 
     name: str = "aioli"
-    """A method (`aioli methods` lists them)."""
+    """A method (`aioli methods` lists them). Left out where data.targets are given: aioli-pooled."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Its settings (`aioli methods NAME` lists them)."""
     rules: dict[str, Any] | None = None
@@ -167,6 +171,18 @@ class TrainRecipe(Section):
     """Where else to report: tensorboard, wandb, mlflow, trackio."""
     seed: int = Field(default=0, ge=0)
     """Fixes everything: weights, order of the data, the method's own randomness."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _towards(cls, value: Any) -> Any:
+        """Towards targets the default is the method that does best there (docs/results.md)."""
+        if not isinstance(value, dict):
+            return value
+        data, method = value.get("data"), value.get("method", {})
+        towards = isinstance(data, dict) and bool(data.get("targets"))
+        if towards and isinstance(method, dict) and not {"name", "rules"} & set(method):
+            return {**value, "method": {**method, "name": TOWARDS}}
+        return value
 
     @field_validator("budget", mode="before")
     @classmethod
