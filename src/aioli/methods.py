@@ -306,7 +306,7 @@ def aioli_pooled(
     eps: float | None = None,
     delta: float | None = 0.9,
     first: float | None = 0.3,
-    eta: float = 3.0,
+    eta: float = 2.0,
     gamma: float | None = 0.0,
     discount: float = 0.9,
     shrink: bool = True,
