@@ -296,7 +296,10 @@ def test_only_methods_that_changed_are_measured_again(bench, tmp_path):
     gains = [one["ranked"]["room"]["gains"] for one in (found, again)]
     assert gains[0] == pytest.approx(gains[1])
     # other seeds, another base, a record of another form: all is measured again
-    for of in ({**before, "seeds": [0, 1, 2]}, {**before, "each": {}}, {**before, "comparison": {"scores": [{}]}}, {}):
+    lost = json.loads(json.dumps(before))
+    lost["comparison"]["scores"][0]["rows"][0]["loss"] = None
+    damaged = {**before, "comparison": {"scores": [{}]}}
+    for of in ({**before, "seeds": [0, 1, 2]}, {**before, "each": {}}, damaged, lost, {}):
         asked.clear()
         watching.measure(experiment, setting, 2, of)
         assert set(asked) >= set(experiment.methods)

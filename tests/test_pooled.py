@@ -1,5 +1,8 @@
 """PooledSweep: what it makes of noise, of targets that disagree, and when it sweeps."""
 
+import json
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -221,6 +224,68 @@ def test_towards_a_single_target_p_follows_the_posterior_mean():
             assert believed == pytest.approx(1.0) if noise == 0.0 else 0.0 <= believed < 1.0
     with pytest.raises(ValueError, match="expected=0"):
         PooledSweep(expected=0.0)
+
+
+@pytest.mark.parametrize(
+    ("A", "noise", "steps"),
+    [
+        ([[1e-3, 0.0, 0.5e-3]], 0.0, 2000),  # one group is left after two sweeps
+        ([[1e-3, 0.0, 1e-3, 0.2e-3]], 1e-2, 1999),  # two are
+        (np.diag([1e-3, 0.9e-3, 1.1e-3]), 0.0, 2000),  # targets disagree
+        ([[1e-3, 0.0], [0.9e-3, 0.1e-3]], 0.0, 2000),  # and agree
+    ],
+)
+def test_reloaded_after_every_step_it_trains_the_same(A, noise, steps):
+    """What ends or changes sweeps is decided within a round, whose rest must not depend on when it was saved."""
+    A = np.asarray(A)
+    targets = [f"t{i}" for i in range(len(A))]
+
+    def trained(reload):
+        world = LinearWorld(A, np.full(len(A), 5.0), steps, noise=Noise(val=noise))
+        method = create("aioli-pooled", rounds=10)
+        make = partial(method.policy, groups=[f"g{j}" for j in range(A.shape[1])], steps=steps, targets=targets)
+        policy, trainer, seen = make(), world.trainer(0), []
+        while (segment := policy.ask()) is not None:
+            seen.append((segment.tag, segment.steps, tuple(np.round(segment.proportions, 9))))
+            policy.tell(trainer.advance(segment))
+            if reload:
+                saved = json.loads(json.dumps(policy.state_dict()))
+                policy = make()
+                policy.load_state_dict(saved)
+        return seen
+
+    assert trained(False) == trained(True)
+    assert sum(each[1] for each in trained(True)) == steps
+
+
+def test_groups_out_of_the_race_stay_there():
+    """Nothing new is learned of them, and nothing is forgotten: p stays once nothing changes."""
+    A = np.zeros((1, 12))
+    A[0, :2] = 1e-3
+    world = LinearWorld(A, np.array([5.0]), 12_000, noise=Noise(val=1e-3))
+    policy = create("aioli-pooled", rounds=60, even=False).policy(groups=12, steps=12_000, targets=["t"])
+    trainer, good = world.trainer(0), []
+    while (segment := policy.ask()) is not None:
+        policy.tell(trainer.advance(segment))
+        if segment.tag == "train":
+            good.append(segment.proportions[:2].sum())
+    assert good[-1] >= max(good[8:]) - 0.03
+
+
+def test_a_group_at_its_cap_ends_no_race():
+    """What is left is shared by the others, which are therefore still swept."""
+    A = [[4e-3, 1e-3, 1e-3]]
+    found = {}
+    for caps in (None, [0.1, 1.0, 1.0]):
+        world = LinearWorld(np.array(A), np.array([9.0]), 2000)
+        policy = create("aioli-pooled", rounds=10, caps=caps).policy(groups=3, steps=2000, targets=["t"])
+        trainer, sweeps = world.trainer(0), 0
+        while (segment := policy.ask()) is not None:
+            sweeps += segment.tag.startswith("sweep")
+            policy.tell(trainer.advance(segment))
+        found[caps is None] = sweeps
+    assert found[True] == 12
+    assert found[False] == 24
 
 
 def test_what_cannot_be_told_apart_is_mixed_evenly():

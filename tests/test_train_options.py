@@ -184,14 +184,19 @@ def test_a_setting_that_is_left_out_makes_another_run(store, tmp_path):
         Run(recipe_of(store, method={"name": "aioli", "settings": {"k": 1}}), tmp_path / "run").train()
 
 
-def test_the_default_method_depends_on_whether_there_are_targets():
+def test_the_default_method_depends_on_whether_there_is_a_target():
     def name(**plain):
-        return build(TrainRecipe, {"data": {"store": "x"}, **plain}).method.name
+        found = build(TrainRecipe, {"data": {"store": "x"}, **plain})
+        assert TrainRecipe.model_validate(found.model_dump()) == found
+        return found.method.name
 
     towards = {"store": "x", "targets": ["t"]}
     assert name() == name(data={"store": "x", "targets": []}) == name(method={"settings": {"rounds": 2}}) == "aioli"
     assert name(data=towards) == name(data=towards, method={"settings": {"rounds": 2}}) == "aioli-pooled"
-    assert name(data=towards, method="aioli-ood") == "aioli-ood"
+    assert name(data=towards, method={"rules": None}) == "aioli-pooled"
+    assert name(data={**towards, "groups": ["t", "u"]}) == "aioli"  # it is trained on
+    assert name(data={"store": "x", "targets": ["t", "u"]}) == "aioli"  # which method is best is not known
+    assert [name(data=towards, method=given) for given in ("aioli-ood", "aioli")] == ["aioli-ood", "aioli"]
     assert build(TrainRecipe, {"data": towards, "method": {"settings": {"k": 1}}}).method.settings == {"k": 1}
 
 

@@ -333,6 +333,8 @@ def aioli_pooled(
         eps = 0.25 if problem.n == 1 else 0.5
     if smoothing is None:
         smoothing = 0.05 if problem.n == 1 else 0.0
+    if gamma is None:  # p is still on its way while sweeps go on
+        trail = None
     intervals = InterleavedSweep(k, eps, delta, "mirrored", around)
     sweep = PooledSweep(intervals, discount, shrink, caution, doubt, after, until, first, expected, trail, even)
     low, high = _bounds(problem, floors, caps)

@@ -35,7 +35,7 @@ def kept(recorded: Mapping[str, Any], each: Mapping[str, str], seeds: range) -> 
         return Kept()
     try:
         rows = {
-            score["method"]: {row["seed"]: Row(**row) for row in score["rows"]}
+            score["method"]: {row["seed"]: _row(row) for row in score["rows"]}
             for score in comparison["scores"]
             if known.get(score["method"]) == each.get(score["method"]) is not None and not score["failed"]
         }
@@ -45,11 +45,19 @@ def kept(recorded: Mapping[str, Any], each: Mapping[str, str], seeds: range) -> 
         best = _best(recorded, {seed: row.loss for seed, row in rows[BASE].items()})
     except (KeyError, TypeError, ValueError, AttributeError):  # a record of another form is measured again
         return Kept()
-    if best is None:
+    if best is None and "ranked" in recorded:
         rows.pop(SWEEP, None)
     earlier = recorded.get("kept") or {}
     made = {**recorded["made"], "before": earlier["made"]} if earlier else recorded["made"]
     return Kept(rows, best or {}, made)
+
+
+def _row(plain: Mapping[str, Any]) -> Row:
+    """A row; what is no number any more, because it was infinite, is refused."""
+    row = Row(**plain)
+    if not all(isinstance(value, float | int) for value in (row.loss, row.perplexity, *row.losses.values())):
+        raise ValueError(f"a row of seed {row.seed} has no loss")
+    return row
 
 
 def _best(recorded: Mapping[str, Any], base: Mapping[int, float]) -> dict[int, float] | None:

@@ -110,7 +110,8 @@ class PooledSweep:
         nuisance, _ = np.linalg.qr(np.stack([np.ones(K), clock], axis=1)[:, : 2 if K > 2 else 1])
         Qc = Q - nuisance @ (nuisance.T @ Q)
         Yc = (drop - nuisance @ (nuisance.T @ drop)) / typical
-        keep = self.discount
+        # of groups that are out of the race nothing new is learned, so that the past is not to fade
+        keep = self.discount if len(state["swept"]) == round.task.m else 1.0
         new = {
             "gram": keep * np.asarray(state["gram"]) + Qc.T @ Qc,
             "cross": keep * np.asarray(state["cross"]) + Qc.T @ Yc,
@@ -127,7 +128,7 @@ class PooledSweep:
         free = new["count"] - new["fixed"] - (round.task.m - 1)
         A = typical * contrasts + drop.mean(0)[:, None]
         if free <= 0:  # nothing left over to judge the noise by: do not move yet
-            return new, Estimate(A, pull=np.zeros(round.task.m))
+            return new, None
         every = np.vstack([contrasts, theta])
         left = np.maximum(new["power"] - np.einsum("im,mk,ik->i", every, new["gram"], every), 0.0) / free
         stderr = np.sqrt(np.maximum(left[-1] * np.diag(inverse), 0.0))
@@ -140,9 +141,12 @@ class PooledSweep:
         V = left[-1] * np.diag(inverse)
         caution = self.caution if self.caution is not None else (1.0 if round.task.targets == 1 else 2.0)
         if new["rounds"] >= JUDGED:
-            if round.task.targets == 1:
-                new["swept"] = self._race(theta, left[-1] * inverse, state["swept"])
-            new["settled"] = float(theta @ theta + caution * V.sum()) < sure or len(new["swept"]) == 1 < round.task.m
+            racing = state["swept"]
+            if round.task.targets == 1 and self.trail is not None:
+                full = () if round.bounds is None else np.flatnonzero(round.p >= round.bounds[1] - 1e-9)
+                racing = self._race(theta, left[-1] * inverse, [j for j in racing if j not in full])
+                new["swept"] = sorted({*racing, *(j for j in state["swept"] if j in full)})
+            new["settled"] = float(theta @ theta + caution * V.sum()) < sure or len(racing) <= 1 < round.task.m
         if self.expected is not None and round.task.targets == 1:
             pull = theta * self.expected**2 / (self.expected**2 + V)
             if self.even:
@@ -151,9 +155,10 @@ class PooledSweep:
         return new, Estimate(A, _shrink(theta, V, caution, apart), stderr)
 
     def _race(self, theta: Array, covariance: Array, swept: list[int]) -> list[int]:
-        """The groups that may still turn out to be the best: those that do not trail it for sure."""
-        if self.trail is None:
+        """Of these groups, those that may turn out to be the best: they do not trail it for sure."""
+        if not swept:
             return swept
+        assert self.trail is not None
         best = max(swept, key=lambda j: float(theta[j]))
         noise = np.diag(covariance) + covariance[best, best] - 2.0 * covariance[best]
         behind = theta[best] - theta > self.trail * np.sqrt(np.maximum(noise, 0.0))
@@ -164,7 +169,7 @@ def _even(pull: Array, theta: Array, covariance: Array, swept: list[int]) -> Arr
     """The pulls with differences between the groups that are still swept shrunk as far as noise explains them.
 
     What cannot be told apart is best mixed evenly, because returns diminish: the more of a group, the less the next
-    share of it is worth. By James and Stein's estimate around the mean of these groups."""
+    share of it is worth. The share of their spread that noise leaves, at least 0, by the method of moments."""
     k = len(swept)
     if k < 2:
         return pull

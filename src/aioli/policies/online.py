@@ -120,6 +120,7 @@ class Online:
             "index": 0,
             "start": None,
             "log": [],
+            "left": None,
             "opening": p0,
             "p": p0,
             "solver": solver,
@@ -137,7 +138,9 @@ class Online:
         return self.estimator.start == "always" and state["start"] is None
 
     def _probes(self, state: State, round: Round) -> list[Segment]:
-        """The round's probes, which are asked for at every interval; the state carries them as a memo."""
+        """The round's probes, which are asked for at every interval; the state carries them as a memo.
+
+        Only until A is estimated: then the estimator's state is another one, and `left` says what is left to train."""
         memo = state.get("_probes")
         if memo is None or memo[0] != round.t:
             memo = state["_probes"] = (round.t, self.estimator.probes(state["estimator"], round))
@@ -150,39 +153,36 @@ class Online:
             return None
         if self._looks(state):
             return Segment(round.p, 0, frozenset({"val_loss"}), tag="look")
-        probes = self._probes(state, round)
-        if state["index"] < len(probes):
-            return probes[state["index"]]
-        left = round.steps - sum(s.steps for s in probes)
+        if state["left"] is None:
+            return self._probes(state, round)[state["index"]]
         last = round.t == state["rounds"] - 1
         observe = frozenset() if self.estimator.start == "never" or last else frozenset({"val_loss"})
-        return Segment(np.asarray(state["p"]), left, observe, tag="train")
+        return Segment(np.asarray(state["p"]), state["left"], observe, tag="train")
 
     def advance(self, task: Task, state: State, segment: Segment, observation: Observation) -> State:
         round = self._round(task, state)
         assert round is not None
         if self._looks(state):
-            return {**state, "start": observation.val_loss}
-        probes = self._probes(state, round)
-        if state["index"] >= len(probes):
+            return self._open(task, {**state, "start": observation.val_loss})
+        if state["left"] is not None:
             return self._close(task, state, observation.val_loss)
+        probes = self._probes(state, round)
         new = {**state, "log": [*state["log"], _only(observation, segment.observe)], "index": state["index"] + 1}
         if new["index"] < len(probes):
             return new
-        new = self._update(task, round, new)
-        left = round.steps - sum(s.steps for s in probes)
-        return new if left > 0 else self._close(task, new, observation.val_loss)
+        new = {**self._update(task, round, new), "left": round.steps - sum(s.steps for s in probes)}
+        return new if new["left"] > 0 else self._close(task, new, observation.val_loss)
 
     def _open(self, task: Task, state: State) -> State:
         """Begin a round; one without probes knows its A at once."""
         round = self._round(task, state)
         if round is None or self._looks(state) or self._probes(state, round):
             return state
-        return self._update(task, round, state)
+        return {**self._update(task, round, state), "left": round.steps}
 
     def _close(self, task: Task, state: State, val_loss: Array | None) -> State:
-        new = {**state, "round": state["round"] + 1, "index": 0, "log": [], "start": val_loss, "opening": state["p"]}
-        return self._open(task, new)
+        new = {**state, "round": state["round"] + 1, "index": 0, "log": [], "left": None, "start": val_loss}
+        return self._open(task, {**new, "opening": state["p"]})
 
     def _update(self, task: Task, round: Round, state: State) -> State:
         """LearnParams and the solver's step: A^t, then p^t."""
@@ -216,7 +216,8 @@ class Online:
         told = {k: state[k] for k in ("round", "p", "A", "pull", "stderr") if state[k] is not None}
         round = self._round(task, state)
         if round is not None and self._sweep is not None:
-            probed = sum(segment.steps for segment in self._probes(state, round))
+            left = state["left"]
+            probed = sum(s.steps for s in self._probes(state, round)) if left is None else round.steps - left
             told["delta"] = probed / round.steps  # as realised (E7)
         return told
 

@@ -112,14 +112,14 @@ class CheckpointChoice(Section):
 
 
 TOWARDS = "aioli-pooled"
-"""The method of who names targets and no method."""
+"""The method of who names a target and no method."""
 
 
 class MethodChoice(Section):
     """Who chooses the mixture; a plain string is its name."""
 
     name: str = "aioli"
-    """A method (`aioli methods` lists them). Left out where data.targets are given: aioli-pooled."""
+    """A method (`aioli methods` lists them). Left out towards a single target that is not trained on: aioli-pooled."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Its settings (`aioli methods NAME` lists them)."""
     rules: dict[str, Any] | None = None
@@ -172,17 +172,13 @@ class TrainRecipe(Section):
     seed: int = Field(default=0, ge=0)
     """Fixes everything: weights, order of the data, the method's own randomness."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _towards(cls, value: Any) -> Any:
-        """Towards targets the default is the method that does best there (docs/results.md)."""
-        if not isinstance(value, dict):
-            return value
-        data, method = value.get("data"), value.get("method", {})
-        towards = isinstance(data, dict) and bool(data.get("targets"))
-        if towards and isinstance(method, dict) and not {"name", "rules"} & set(method):
-            return {**value, "method": {**method, "name": TOWARDS}}
-        return value
+    @model_validator(mode="after")
+    def _towards(self) -> TrainRecipe:
+        """Who names a target and no method has the one that gains more than Aioli there (docs/results.md)."""
+        alone = len(self.data.targets) == 1 and not set(self.data.targets) <= set(self.data.groups)
+        if alone and "name" not in self.method.model_fields_set and self.method.rules is None:
+            object.__setattr__(self, "method", self.method.model_copy(update={"name": TOWARDS}))
+        return self
 
     @field_validator("budget", mode="before")
     @classmethod
