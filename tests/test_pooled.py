@@ -288,6 +288,14 @@ def test_a_group_at_its_cap_ends_no_race():
     assert found[False] == 24
 
 
+@pytest.mark.parametrize(
+    ("groups", "steps", "rounds"), [(3, 100_000, 20), (3, 1000, 10), (3, 500, 8), (7, 1000, 8), (3, 40, 5), (3, 8, 1)]
+)
+def test_rounds_are_so_few_that_intervals_are_long(groups, steps, rounds):
+    policy = create("aioli-pooled").policy(groups=groups, steps=steps, targets=["t"])
+    assert policy.state_dict()["state"]["rounds"] == rounds
+
+
 def test_what_cannot_be_told_apart_is_mixed_evenly():
     theta, pull = np.array([0.9, 0.5, -1.4]), np.array([0.8, 0.4, -1.2])
     for variance, swept, expected in (

@@ -7,6 +7,7 @@ keyword arguments. `docs/your-own-method.md` shows how to add one; `registry` fi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from typing import Any, Literal
 
@@ -326,6 +327,7 @@ def aioli_pooled(
 ) -> Run:
     """Ours: one regression over the sweeps of all rounds; noise moves p little, targets that disagree do not (E33).
 
+    rounds: T: how often the mixture is updated; None: 20, fewer where intervals would have less than 15 steps
     eps: one-hot smoothing of the sweep mixtures; None: 0.25 for one target, 0.5 for several
     smoothing: share of uniform mixed in after each update; None: 0.05 for one target, nothing for several
     """
@@ -336,10 +338,18 @@ def aioli_pooled(
     if gamma is None:  # p is still on its way while sweeps go on
         trail = None
     intervals = InterleavedSweep(k, eps, delta, "mirrored", around)
+    if rounds is None:
+        rounds = _long_rounds(problem.steps - S_init, problem.m * intervals.sweeps(problem.m), delta or 0.5)
     sweep = PooledSweep(intervals, discount, shrink, caution, doubt, after, until, first, expected, trail, even)
     low, high = _bounds(problem, floors, caps)
     egd = EGD(eta, **_memory(gamma), smoothing=smoothing, floors=low, caps=high)
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)
+
+
+def _long_rounds(steps: int, intervals: int, share: float) -> int:
+    """Rounds so few that intervals have some 15 steps, at most 20; but 8 if they can be had, for three sweeps."""
+    wanted = min(20, max(8, int(share * steps / (15 * intervals))))
+    return max(1, min(wanted, steps // math.ceil(intervals / share - 1e-9)))
 
 
 def _aioli(problem: Problem, **settings: Any) -> Run:
