@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from aioli.cli import COMMANDS, main
+from aioli.cli import COMMANDS, Terminated, _terminable, main
 from aioli.methods import names
 
 
@@ -162,3 +162,31 @@ def test_a_terminal_without_utf8_gets_an_answer():
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-m", "aioli", "methods"], capture_output=True, env=environment, check=True)
     assert b"skill-it" in done.stdout
+
+
+def test_a_termination_is_not_lost_in_a_finalizer(capfd):
+    """Python only reports what is raised there; the command ends all the same, and without a traceback."""
+
+    class Gone:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.001)  # where the signal is handled
+
+    before = signal.getsignal(signal.SIGTERM)
+
+    def command():
+        with _terminable():
+            Gone()
+            time.sleep(10)
+
+    with pytest.raises(Terminated):
+        command()
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_command_leaves_signals_as_they_were():
+    before = signal.getsignal(signal.SIGTERM), sys.unraisablehook
+    assert main(["methods", "--json"]) == 0
+    assert main(["methods", "nothing"]) == 2
+    assert (signal.getsignal(signal.SIGTERM), sys.unraisablehook) == before

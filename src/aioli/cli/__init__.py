@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from aioli import __version__
 from aioli.cli import (
@@ -98,14 +99,48 @@ def _terminated(number: int, frame: object) -> None:
     raise Terminated
 
 
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM is an exception for as long as a command runs, and what it was before, once it has ended."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    told = sys.unraisablehook
+
+    def again(lost: sys.UnraisableHookArgs) -> None:
+        """Python cannot raise within a finalizer: once more, a little later."""
+        if lost.exc_type is not Terminated:
+            told(lost)
+            return
+        later = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
+        later.daemon = True
+        later.start()
+
+    before = signal.signal(signal.SIGTERM, _terminated)
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        sys.unraisablehook = told
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; bad input is one line on stderr and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal without UTF-8 gets question marks, not a failure
             stream.reconfigure(errors="replace")
     options = _parse(arguments)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminated)
+    try:
+        with _terminable():
+            return _run(options)
+    except Terminated:
+        print("terminated", file=sys.stderr)
+        return 143
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run a command; what goes wrong, in its own words."""
     try:
         code: int = options.run(options)
         sys.stdout.flush()
@@ -126,9 +161,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130
-    except Terminated:
-        print("terminated", file=sys.stderr)
-        return 143
 
 
 def _refused(command: str, message: str) -> int:
