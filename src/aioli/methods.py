@@ -19,6 +19,7 @@ from aioli.lmo import (
     BestSimulated,
     Direct,
     ExcessLoss,
+    ForkedSweep,
     GradientInner,
     InterleavedSweep,
     LinearStatic,
@@ -344,6 +345,37 @@ def aioli_pooled(
     low, high = _bounds(problem, floors, caps)
     egd = EGD(eta, **_memory(gamma), smoothing=smoothing, floors=low, caps=high)
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)
+
+
+@method("linear dynamic", "sweeps on copies of the model", "EGD")
+def aioli_fork(
+    problem: Problem,
+    *,
+    rounds: int | None = None,
+    eps: float = 0.25,
+    delta: float = 0.2,
+    eta: float = 1.5,
+    gamma: float | None = None,
+    after: float = 0.1,
+    until: float = 0.4,
+    doubt: float = 0.5,
+    smoothing: float = 0.05,
+    floors: Vector = None,
+    caps: Vector = None,
+    p_init: Vector = None,
+    S_init: int = 0,
+) -> Run:
+    """Ours: sweep mixtures are tried out on copies of the model, so that sweeps disturb neither the run nor each other.
+
+    rounds: T: how often the mixture may be updated; None: 10, or as many as there are steps
+    eps: one-hot smoothing of the sweep mixtures: the share of the mixture in force
+    delta: steps of all copies together, as a share of the run's; a copy is trained for at most a hundred
+    smoothing: share of uniform mixed in after each update
+    """
+    low, high = _bounds(problem, floors, caps)
+    egd = EGD(eta, **_memory(gamma), smoothing=smoothing, floors=low, caps=high)
+    sweep = ForkedSweep(eps, delta, after, until, doubt)
+    return _after(problem, Online(sweep, egd, rounds or min(10, problem.steps - S_init)), p_init, S_init)
 
 
 def _long_rounds(steps: int, intervals: int, share: float) -> int:

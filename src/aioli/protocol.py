@@ -31,6 +31,7 @@ KINDS: dict[str, str] = {
     "grad_inner": "(n, m) inner products of validation and training gradients, or (m,) their sum over targets",
     "grad_norm": "(m,) norm of each group's training gradient",
     "lr": "() the learning rate in force at the end of the segment",
+    "fork_loss": "(k, n) validation loss of each target after each of the segment's k forks",
 }
 """Everything a trainer may be asked to observe, with shapes for n targets and m groups."""
 
@@ -67,6 +68,11 @@ class Segment:
     """How much each target counts when `grad_inner` is summed over targets; None means equally."""
     val_share: float | None = None
     """The share of the batch that `grad_inner` may spend on validation data (E18)."""
+    forks: Array | None = None
+    """Mixtures, (k, m), that `fork_loss` tries out from where the segment ends, each on a copy of the model that is
+    forgotten afterwards, at a learning rate that falls to zero. The run goes on as if there had been none."""
+    fork_steps: int = 0
+    """Optimizer steps of each fork."""
 
     def __post_init__(self) -> None:
         p = as_mixture(self.proportions)
@@ -88,6 +94,16 @@ class Segment:
             object.__setattr__(self, "target_weights", w)
         if self.val_share is not None and not 0.0 < self.val_share < 1.0:
             raise ValueError(f"val_share={self.val_share} is not a share of the batch; use 0 < val_share < 1")
+        self._check_forks(p.size)
+
+    def _check_forks(self, m: int) -> None:
+        if self.forks is not None:
+            rows = np.stack([as_mixture(row, m, "forks") for row in np.asarray(self.forks)])
+            rows.setflags(write=False)
+            object.__setattr__(self, "forks", rows)
+        object.__setattr__(self, "fork_steps", whole(self.fork_steps, "fork_steps"))
+        if "fork_loss" in self.observe and (self.forks is None or self.fork_steps < 1):
+            raise ValueError("fork_loss is asked for, but there are no forks, or of no steps; give both")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Segment) and all(_same(v, vars(other)[k]) for k, v in vars(self).items())
@@ -106,6 +122,7 @@ class Observation:
     grad_inner: Array | None = None
     grad_norm: Array | None = None
     lr: float | None = None
+    fork_loss: Array | None = None
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -166,6 +183,12 @@ def check_supported(policy: Policy, supports: Iterable[str], weightings: Iterabl
     missing = sorted(policy.needs - frozenset(supports))
     if missing:
         what = "; ".join(f"{kind}: {KINDS[kind]}" for kind in missing)
+        if missing == ["fork_loss"]:
+            raise ValueError(
+                f"this policy tries mixtures out on copies of the model ({what}), which the trainer cannot do; "
+                "aioli-pooled learns from the run itself, and a Cursor is given it as Cursor(policy, {'val_loss': "
+                "function, 'fork_loss': function of the segment})"
+            )
         raise ValueError(
             f"this policy needs {', '.join(missing)}, which the trainer cannot observe ({what}); a Cursor is given it "
             f"as Cursor(policy, {{{missing[0]!r}: function}}), or with fed={{{missing[0]!r}}} at every step"
@@ -195,7 +218,7 @@ def drive(policy: Policy, trainer: Trainer, record: Record | None = None) -> Non
             record(segment, observation)
 
 
-Measure = Callable[[], ArrayLike]
+Measure = Callable[..., ArrayLike]
 
 
 @dataclass
@@ -213,7 +236,8 @@ class Cursor:
 
     policy: Policy
     observe: Mapping[str, Measure] | Measure = field(default_factory=dict)
-    """For each kind the policy needs, a function that measures it now; a single function if it needs a single kind."""
+    """For each kind the policy needs, a function that measures it now; a single function if it needs a single kind.
+    That of `fork_loss` is given the segment, whose `forks` it is to try out for `fork_steps` each."""
     fed: Iterable[str] = ()
     """Kinds that the loop passes to `step` instead, such as `train_loss`; averaged over the steps with that group."""
     weightings: Iterable[str] = ("sample",)
@@ -329,7 +353,7 @@ class Cursor:
         values: dict[str, Any] = {}
         for kind in segment.observe:
             if kind in self._measures:
-                values[kind] = self._measures[kind]()
+                values[kind] = self._measures[kind](*([segment] if kind == "fork_loss" else []))
             elif kind in self._sums:
                 with np.errstate(invalid="ignore"):
                     values[kind] = self._sums[kind] / self._seen[kind]

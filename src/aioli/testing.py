@@ -78,6 +78,8 @@ def observation_for(segment: Segment, task: Task, step: int, constant: bool = Fa
         "grad_norm": np.ones(m),
         "lr": 1e-3,
     }
+    if segment.forks is not None:
+        values["fork_loss"] = np.stack([losses(n) for _ in segment.forks])
     return Observation(tokens, **{kind: values[kind] for kind in segment.observe})
 
 

@@ -160,7 +160,8 @@ def _one(
     if not (options.quiet or options.json):
         already = ", recorded already (--again measures it anew)" if known else ""
         print(f"{experiment.name}: {setting.name}, {seeds} seed{'s' if seeds > 1 else ''}{already}", file=sys.stderr)
-    recorded = None if options.again else record.recorded(folder, experiment, setting)
+    source = EXPERIMENTS[experiment.like or experiment.name]
+    recorded = None if options.again else record.recorded(folder, source, setting)
     found: dict[str, Any] = known or finite(bench.measure(experiment, setting, seeds, recorded))
     file = folder / f"{experiment.name}.json"
     if known is None:

@@ -213,6 +213,12 @@ class MixtureSampler:
         other.load_state_dict(self.state_dict())
         return other
 
+    def trial(self) -> MixtureSampler:
+        """Another sampler at the same place, for batches that do not count: groups start again instead of ending."""
+        other = self.copy(quiet=True)
+        other._schedule.on_exhausted, other._schedule.limits = "repeat", np.full(self.m, -1, dtype=np.int64)
+        return other
+
     def _sync(self) -> None:
         """Tell the schedule of the batches that were taken since it was last told."""
         taken, self._taken = self._taken, 0

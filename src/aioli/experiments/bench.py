@@ -14,7 +14,7 @@ from aioli.analysis.parameters import METHODS
 from aioli.config import content_hash
 from aioli.data.store import TokenStore
 from aioli.experiments import stores
-from aioli.experiments.catalogue import Experiment
+from aioli.experiments.catalogue import EXPERIMENTS, MOVING, Experiment
 from aioli.experiments.downstream import accuracies
 from aioli.experiments.kept import Kept, kept
 from aioli.experiments.profiles import Profile
@@ -34,8 +34,6 @@ from aioli.runs.store import RunStore
 from aioli.train.layout import MODEL
 from aioli.train.recipe import ModelChoice, TrainRecipe
 
-NEED_MODELS = ("downstream", "proportions")
-"""Experiments that look at more of a run than a record has."""
 PYTHIA = {"half-trained": "step72000", "trained": "step143000"}
 """Revisions of Pythia-160M that the paper begins with (Appendix C.1.1)."""
 
@@ -70,8 +68,8 @@ class Bench:
         if experiment.study is not None:
             content = self._study(experiment, setting, recipe, over)
         else:
-            each = self._each(experiment, setting)
-            old = kept(recorded or {}, each, over) if experiment.name not in NEED_MODELS else Kept()
+            each = self._each(EXPERIMENTS[experiment.like or experiment.name], setting)
+            old = kept(recorded or {}, each, over) if experiment.name != "downstream" else Kept()  # needs the models
             content = self._comparison(experiment, setting, recipe, over, old)
             content |= {"each": each, "kept": old.to_json()}
         train = recipe.train.model_dump(mode="json", exclude_defaults=True)
@@ -174,7 +172,8 @@ class Bench:
         if experiment.name == "downstream":
             content["downstream"] = self._downstream(carried, recipe)
         if experiment.name == "proportions":
-            content["trajectories"] = self._trajectories(carried)
+            moving = [Asked(n, create(methods[n][0], **methods[n][1]), final.problem(0)) for n in MOVING]
+            content["trajectories"] = self._trajectories(self.conduct(moving, final, proxy))
         return content
 
     def _best(self, carried: Sequence[Carried], final: Setup, proxy: Setup) -> tuple[dict[int, float], int]:
@@ -208,7 +207,7 @@ class Bench:
         """How the mixtures of the first seed's runs change."""
         paths = {}
         for each in carried:
-            if each.final is not None and each.asked.problem.seed == 0 and each.error is None:
+            if each.final is not None and each.error is None:
                 path = Trace(self.runs.run_folder(each.final.key)).read().proportions
                 if len(path.steps) > 1:
                     paths[each.asked.label] = {"steps": path.steps, "proportions": path.values}

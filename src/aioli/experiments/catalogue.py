@@ -38,6 +38,8 @@ class Experiment:
 
     only_first: tuple[str, ...] = ()
     """Methods that are tried in the first setting only."""
+    like: str | None = None
+    """The experiment whose comparison it is, with a closer look: what is recorded of that is not measured again."""
 
     def asked(self, setting: Setting, profile: Profile) -> dict[str, tuple[str, dict[str, Any]]]:
         """By label: the method and its settings."""
@@ -66,6 +68,8 @@ class Experiment:
         return found
 
 
+MOVING = ("skill-it", "aioli", "aioli-pooled", "aioli-fork")
+"""Methods whose final run has a mixture that changes."""
 SENSITIVITY = (
     *(f"aioli:eta={value}" for value in (0.1, 0.2, 0.3, 0.5)),
     *(f"aioli:delta={value}" for value in (0.064, 0.096, 0.128)),
@@ -81,7 +85,7 @@ EXPERIMENTS = {
             "all methods with up to ten extra runs",
             "Section 6.1, Table 2",
             data.IN_DOMAIN,
-            ("stratified", *OFFLINE, "aioli", "aioli-pooled"),
+            ("stratified", *OFFLINE, "aioli", "aioli-pooled", "aioli-fork"),
         ),
         Experiment(
             "restricted",
@@ -110,7 +114,7 @@ EXPERIMENTS = {
             "towards a target that is not trained on",
             "Appendix F.5",
             data.TOWARDS,
-            ("stratified", "grid-search", "dml", "skill-it", "doge", "aioli-ood", "aioli-pooled"),
+            ("stratified", "grid-search", "dml", "skill-it", "doge", "aioli-ood", "aioli-pooled", "aioli-fork"),
             only_first=("skill-it", "doge"),
         ),
         Experiment(
@@ -118,14 +122,14 @@ EXPERIMENTS = {
             "settings of ours with something to win: weights, overlaps, a small group",
             "–",
             data.ROOMY,
-            ("stratified", "grid-search", "dml", "aioli", "aioli-pooled"),
+            ("stratified", "grid-search", "dml", "aioli", "aioli-pooled", "aioli-fork"),
         ),
         Experiment(
             "larger-model",
             "stratified, DoGE and Aioli with a larger model",
             "Appendix F.4",
             (data.A_SE, data.A_B_SE),
-            ("stratified", "doge", "aioli", "aioli-pooled"),
+            ("stratified", "doge", "aioli", "aioli-pooled", "aioli-fork"),
             larger=True,
         ),
         Experiment(
@@ -133,14 +137,15 @@ EXPERIMENTS = {
             "which mixtures methods choose, and how Aioli's change over time",
             "Appendix E, Table of proportions",
             data.IN_DOMAIN,
-            ("stratified", *OFFLINE, "aioli", "aioli-pooled"),
+            ("stratified", *OFFLINE, "aioli", "aioli-pooled", "aioli-fork"),
+            like="unrestricted",
         ),
         Experiment(
             "downstream",
             "tasks instead of perplexity",
             "Appendix F.1",
             (data.SLIMPAJAMA,),
-            ("stratified", *OFFLINE, "aioli", "aioli-pooled"),
+            ("stratified", *OFFLINE, "aioli", "aioli-pooled", "aioli-fork"),
             needs="the extra eval",
         ),
         Experiment(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from aioli.experiments import paper
+from aioli.experiments.profiles import OURS
 from aioli.experiments.words import Block, beside, mixture, percent, plural, signed
 from aioli.runs.comparison import BASE
 from aioli.stats import interval
@@ -100,12 +101,7 @@ def rooms(settings: Mapping[str, Any]) -> Block:
         words = signed(room["mean"], room["interval"], 4) + ("" if room["there"] else " no room")
         cells = []
         for method in methods:
-            entry = here.get(method)
-            gain = "" if entry is None else signed(entry["gain"], entry["interval"], 4)
-            closed = (
-                "" if not entry or "closed" not in entry else f"; {percent(entry['closed'], entry['closed_interval'])}"
-            )
-            cells.append(gain + closed)
+            cells.append(_gained(here.get(method)))
         rows.append([setting, f"{scores(found)[BASE]['loss']:.4f}", words, *cells])
     return header, rows
 
@@ -219,51 +215,55 @@ def downstream(results: Mapping[str, Any]) -> list[Block]:
 def overview(results: Mapping[str, Mapping[str, Any]]) -> list[Block]:
     """The question that matters first: where there is room, does Aioli take it; where there is none, does it harm?"""
     rows: list[list[str]] = []
-    harm: dict[int, list[float]] = {}
+    harm: dict[str, dict[int, list[float]]] = {method: {} for method in OURS}
     for name in ("ood", "room", "unrestricted"):
         for setting, found in results.get(name, {"settings": {}})["settings"].items():
             if not found.get("ranked"):
                 continue
             room, here = found["ranked"]["room"], found["ranked"]["methods"]
-            cells = []
-            for method in ("aioli-ood" if name == "ood" else "aioli", "aioli-pooled"):
-                entry = here.get(method)
-                if entry is None:
-                    cells.append("")
-                    continue
-                gain = signed(entry["gain"], entry["interval"], 4)
-                closed = f"; {percent(entry['closed'], entry['closed_interval'])}" if "closed" in entry else ""
-                cells.append(gain + closed)
-                if name == "unrestricted" and method == "aioli-pooled":
-                    for seed, share in _lost(found, method).items():
-                        harm.setdefault(seed, []).append(share)
+            methods = ("aioli-ood" if name == "ood" else "aioli", *OURS)
             there = signed(room["mean"], room["interval"], 4) + ("" if room["there"] else " no room")
-            rows.append([f"{name}: {setting}", there, *cells])
+            rows.append([f"{name}: {setting}", there, *(_gained(here.get(method)) for method in methods)])
+            for method in OURS if name == "unrestricted" else ():
+                for seed, share in _lost(found, method).items():
+                    harm[method].setdefault(seed, []).append(share)
     if not rows:
         return []
     header = [
         "gain in mean test loss over stratified",
         "room (ten extra runs)",
         "Aioli as in the paper, not tuned",
-        "aioli-pooled",
+        *OURS,
     ]
-    blocks: list[Block] = ["## Where there is room", (header, rows)]
-    most = max(map(len, harm.values()), default=0)
-    full = [shares for shares in harm.values() if len(shares) == most]
-    if len(full) > 1:
-        means = [float(np.mean(shares)) for shares in full]
-        low, high = interval(means)
-        blocks.append(
-            f"In-domain, aioli-pooled's mean loss is {np.mean(means):+.2%} from stratified's, averaged over "
-            f"{plural(most, 'setting')} (95% interval over {plural(len(full), 'seed')} {low:+.2%} to {high:+.2%})."
-        )
-    return blocks
+    return ["## Where there is room", (header, rows), *(_harm(method, lost) for method, lost in harm.items() if lost)]
+
+
+def _gained(entry: Mapping[str, Any] | None) -> str:
+    """What a method gains, and the share of the room that is."""
+    if entry is None:
+        return ""
+    closed = f"; {percent(entry['closed'], entry['closed_interval'])}" if "closed" in entry else ""
+    return signed(entry["gain"], entry["interval"], 4) + closed
+
+
+def _harm(method: str, lost: Mapping[int, list[float]]) -> str:
+    """How far from stratified a method is in-domain, on average over settings."""
+    most = max(map(len, lost.values()))
+    means = [float(np.mean(shares)) for shares in lost.values() if len(shares) == most]
+    words = f"In-domain, {method}'s mean loss is {np.mean(means):+.2%} from stratified's, averaged over "
+    if len(means) == 1:
+        return f"{words}{plural(most, 'setting')} (one seed)."
+    low, high = interval(means)
+    return (
+        f"{words}{plural(most, 'setting')} (95% interval over {plural(len(means), 'seed')} {low:+.2%} to {high:+.2%})."
+    )
 
 
 def _lost(found: Mapping[str, Any], method: str) -> dict[int, float]:
     """By seed: how much more loss than stratified, as a share of stratified's."""
-    base = {row["seed"]: row["loss"] for row in scores(found)[BASE]["rows"]}
-    rows = scores(found)[method]["rows"]
+    known = scores(found)
+    base = {row["seed"]: row["loss"] for row in known[BASE]["rows"]}
+    rows = known[method]["rows"] if method in known else ()
     return {row["seed"]: row["loss"] / base[row["seed"]] - 1 for row in rows if row["seed"] in base}
 
 

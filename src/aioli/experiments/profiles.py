@@ -32,6 +32,8 @@ BASELINES: dict[tuple[str, str, str], Settings] = {
 }
 """What it changed for others (Appendix E)."""
 ONLINE = ("aioli", "aioli-diagonal", "aioli-ood", "aioli-pooled")
+OURS = ("aioli-pooled", "aioli-fork")
+"""Which have their defaults in every setting."""
 MINI_ROUNDS = {"aioli-pooled": 10}
 """Of the small profile; others have 5, for rounds of 200 steps and intervals of at least four."""
 SMALL: dict[str, Any] = {"preset": "tiny", "config": {"num_hidden_layers": 1}}
@@ -79,7 +81,7 @@ class Profile:
         if method.startswith("aioli"):
             if self.mini:
                 return {"rounds": MINI_ROUNDS.get(method, 5)} if method in ONLINE or method.startswith("aioli+") else {}
-            tuned = {} if method == "aioli-pooled" else dict(TUNED.get((name, setting.name), {}))
+            tuned = {} if method in OURS else dict(TUNED.get((name, setting.name), {}))
             base = BASELINES.get((method.removeprefix("aioli+"), name, setting.name), {})
             return {**tuned, "base": dict(base)} if method.startswith("aioli+") and base else tuned
         return {} if self.mini else dict(BASELINES.get((method, name, setting.name), {}))

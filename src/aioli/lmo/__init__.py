@@ -3,6 +3,7 @@
 from aioli.lmo.direct import Direct
 from aioli.lmo.dynamic import LinearDynamic, LogLinearDynamic
 from aioli.lmo.estimators import ExcessLoss, GradientInner, SkillGraph
+from aioli.lmo.forks import ForkedSweep
 from aioli.lmo.laws import Law, LinearStatic, LogLinearStatic
 from aioli.lmo.pooled import PooledSweep
 from aioli.lmo.similarity import column_sums, scale, similarity, spearman
@@ -21,6 +22,7 @@ __all__ = [
     "Estimate",
     "Estimator",
     "ExcessLoss",
+    "ForkedSweep",
     "GradientInner",
     "InterleavedSweep",
     "Law",

@@ -136,7 +136,7 @@ class PooledSweep:
             return new, Estimate(A, theta, stderr)
         spread = float(np.trace(inverse))
         apart, sure = (
-            self.doubt**2 * _disagreement(contrasts, weights, times * left[:-1] * spread) for times in (1, SURE)
+            self.doubt**2 * disagreement(contrasts, weights, times * left[:-1] * spread) for times in (1, SURE)
         )
         V = left[-1] * np.diag(inverse)
         caution = self.caution if self.caution is not None else (1.0 if round.task.targets == 1 else 2.0)
@@ -183,7 +183,7 @@ def _even(pull: Array, theta: Array, covariance: Array, swept: list[int]) -> Arr
     return found
 
 
-def _disagreement(contrasts: Array, weights: Array, noise: Array) -> float:
+def disagreement(contrasts: Array, weights: Array, noise: Array) -> float:
     """The squared standard error of the weighted sum of contrasts (n, m), the targets taken as a sample of targets.
 
     Less what `noise`, of this squared length for each target, accounts for."""

@@ -64,6 +64,8 @@ class Round:
     p: Array
     bounds: tuple[Array, Array] | None = None
     """Floors and caps that every mixture must keep."""
+    rounds: int = 1
+    """T, of how many rounds it is one."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from aioli.config import register
 from aioli.lmo.estimators import ExcessLoss, GradientInner, SkillGraph
+from aioli.lmo.forks import ForkedSweep
 from aioli.lmo.pooled import PooledSweep
 from aioli.lmo.slopes import ScalingSlope, TimeAverage
 from aioli.lmo.solvers import EGD
@@ -21,8 +22,9 @@ from aioli.simplex import Array, as_mixture, box, uniform, whole, within
 
 Normalise = Literal["shift-sum", "l1", "none"]
 
-for _cls in (EGD, TimeAverage, InterleavedSweep, PooledSweep, SkillGraph, ExcessLoss, GradientInner, ScalingSlope):
+for _cls in (EGD, TimeAverage, InterleavedSweep, PooledSweep, ForkedSweep, SkillGraph, ExcessLoss, GradientInner):
     register(_cls)
+register(ScalingSlope)
 
 
 class Solver(Protocol):
@@ -103,7 +105,7 @@ class Online:
         if t >= T:
             return None
         steps = (t + 1) * task.steps // T - t * task.steps // T
-        return Round(task, t, steps, np.asarray(state["opening"], dtype=np.float64), self._bounds(task))
+        return Round(task, t, steps, np.asarray(state["opening"], dtype=np.float64), self._bounds(task), T)
 
     def _bounds(self, task: Task) -> tuple[Array, Array] | None:
         floors, caps = getattr(self.solver, "floors", None), getattr(self.solver, "caps", None)

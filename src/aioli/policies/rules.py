@@ -55,6 +55,8 @@ def check_observation(segment: Segment, observation: Observation, m: int, n: int
             allowed = ((n, m), (m,))
         elif kind == "lr":
             allowed = ((),)
+        elif kind == "fork_loss":
+            allowed = ((0 if segment.forks is None else len(segment.forks), n),)
         if np.shape(value) not in allowed:
             raise ValueError(f"{kind} has shape {np.shape(value)}, expected {' or '.join(map(str, allowed))}")
         if np.abs(value).max() <= LARGEST:

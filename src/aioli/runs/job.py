@@ -230,6 +230,7 @@ KINDS = {
     "Bandit": "odm",
     "InterleavedSweep": "aioli",
     "PooledSweep": "aioli-pooled",
+    "ForkedSweep": "aioli-fork",
     "SkillGraph": "skill-it",
     "ExcessLoss": "doremi proxy",
     "GradientInner": "doge proxy",

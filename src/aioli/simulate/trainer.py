@@ -85,8 +85,23 @@ class SimTrainer:
             shake = self._rng.normal(1.0, spread, size) if spread > 0 else np.ones(size)
             self.state = self.learn(before, begin, begin + segment.steps, q, shake)
             self.step = begin + segment.steps
-        seen: dict[str, Any] = {kind: self._observe(kind, tokens, before, begin) for kind in sorted(segment.observe)}
+        kinds = sorted(segment.observe - {"fork_loss"})
+        seen: dict[str, Any] = {kind: self._observe(kind, tokens, before, begin) for kind in kinds}
+        if "fork_loss" in segment.observe:
+            seen["fork_loss"] = self._fork(segment)
         return Observation(tokens, **seen)
+
+    def _fork(self, segment: Segment) -> Array:
+        """Losses after each fork, whose steps are paid for like any others."""
+        assert segment.forks is not None
+        before, found = (self.state, self.step, self._owed), []
+        for p in segment.forks:
+            told = self.advance(Segment(p, segment.fork_steps, frozenset({"val_loss"}))).val_loss
+            assert told is not None
+            self.probing += segment.fork_steps
+            found.append(told)
+            self.state, self.step, self._owed = before
+        return np.stack(found)
 
     def _draw(self, p: Array, steps: int) -> Array:
         """Samples per group: whole ones, with remainders carried over so that no group is rounded away."""

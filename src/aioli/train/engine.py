@@ -26,6 +26,7 @@ from torch.nn.utils import clip_grad_norm_
 from aioli.data.sampler import Batch, MixtureSampler
 from aioli.protocol import Observation, Segment
 from aioli.simplex import uniform
+from aioli.train.forks import fork_losses
 from aioli.train.measures import Measures
 from aioli.train.memory import keep_memory
 from aioli.train.optimizer import Schedule, adamw
@@ -33,6 +34,8 @@ from aioli.train.probes import IGNORED, Validation, group_losses, group_sums, on
 
 Tensor = torch.Tensor
 PLAIN = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.MULTI_XPU}
+FORKABLE = PLAIN | {DistributedType.FSDP}
+"""Where weights and moments can be copied and put back."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,8 @@ class Engine:
         """Whether a step needs nothing of accelerate, whose own costs a tenth of one of the smallest models."""
         self.reference = None if reference is None else reference.to(self.device).eval().requires_grad_(False)
         self.val_sampler = val_sampler
+        self.between: Callable[[], None] = lambda: None
+        """Called between forks, when everything is as it was: to stop, for example."""
         self.step, self.loss = 0, float("nan")
         self.forward_mode = True
         """Whether the model can be differentiated forwards, as far as is known."""
@@ -128,6 +133,7 @@ class Engine:
     def supports(self) -> frozenset[str]:
         """What it can observe."""
         kinds = {"val_loss", "train_loss", "lr"}
+        kinds |= {"fork_loss"} if self.accelerator.distributed_type in FORKABLE else set()
         kinds |= {"excess_loss", "token_excess_loss"} if self.reference is not None else set()
         sharded = any(hasattr(p, "full_tensor") for p in self.plain.parameters())
         sharded |= self.accelerator.distributed_type == DistributedType.FSDP
@@ -154,7 +160,7 @@ class Engine:
         self.optimizer.zero_grad()  # gradients of a step that was interrupted
         drawn = segment.proportions if segment.weighting == "sample" else uniform(self.sampler.m)
         while measures.steps < segment.steps:
-            self._train(self.sampler.next(drawn), segment, measures)
+            self.train_step(self.sampler.next(drawn), segment, measures)
             if self.after_step is not None:
                 self.after_step(self)
         with measures.probing():
@@ -166,7 +172,7 @@ class Engine:
         self.seconds["probe"] += measures.probe_seconds
         return Observation(tokens, **values)
 
-    def _train(self, batch: Batch, segment: Segment, measures: Measures) -> None:
+    def train_step(self, batch: Batch, segment: Segment, measures: Measures) -> None:
         """One optimizer step."""
         rate = self.settings.schedule.rate(self.step)
         for group in self.optimizer.param_groups:
@@ -272,6 +278,8 @@ class Engine:
         values: dict[str, Any] = dict(measures.values(segment, self.accelerator))
         if "val_loss" in segment.observe:
             values["val_loss"] = self.val_losses(self.validation)
+        if "fork_loss" in segment.observe:
+            values["fork_loss"] = fork_losses(self, segment)
         if "lr" in segment.observe:
             values["lr"] = self.settings.schedule.rate(max(0, self.step - 1))
         return values

@@ -85,6 +85,7 @@ class Run:
         self.engine = build_engine(
             recipe, self.store, self.groups, self.targets, self.policy, self.accelerator, self._stepped, self.first
         )
+        self.engine.between = self._between
         if parent is not None:
             checkpoint.load(parent, self.engine)
             self.engine.seconds = dict.fromkeys(self.engine.seconds, 0.0)
@@ -234,6 +235,13 @@ class Run:
             self._save()
         self.tell()
         if stop:
+            raise StoppedError(self.engine.step)
+
+    def _between(self) -> None:
+        """Between forks, where nothing has changed: stop when asked to."""
+        self.tell()
+        if self._asked_to_stop():
+            self._save()
             raise StoppedError(self.engine.step)
 
     def _look(self) -> None:

@@ -52,9 +52,11 @@ def looks(policy: RulePolicy) -> int:
         return 0
     rehearsal, count = RulePolicy(policy.rules, policy.task), 0
     while (segment := rehearsal.ask()) is not None:
-        count += "val_loss" in segment.observe
+        forks = 0 if segment.forks is None else len(segment.forks)
+        count += ("val_loss" in segment.observe) + forks
         values: dict[str, Any] = {kind: np.ones(policy.task.m) for kind in segment.observe}
         values |= {"val_loss": np.ones(policy.task.targets), "lr": 1.0}
+        values |= {"fork_loss": np.ones((forks, policy.task.targets))} if forks else {}
         rehearsal.tell(Observation(segment.proportions * segment.steps, **values))
     return count
 

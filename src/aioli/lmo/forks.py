@@ -1,0 +1,111 @@
+"""ForkedSweep (ours): A^t as the paper defines A*, from a sweep of forks instead of intervals of the run itself.
+
+Every sweep mixture is tried out from the same weights, on a copy that is forgotten, while the learning rate falls to
+zero. So the intervals do not follow one another, nothing that one group taught is left over in the next, and the run
+itself is not disturbed; the price is steps that are thrown away.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from aioli.lmo.pooled import disagreement
+from aioli.lmo.sweep import solve_drops
+from aioli.lmo.task import Estimate, Round, Start, Task
+from aioli.protocol import Observation, Segment, State, Weighting
+from aioli.simplex import Array, smoothed_one_hot, within
+
+LONGEST = 100
+"""Steps of a fork that are enough however long the run is."""
+OBSERVED = frozenset({"val_loss", "fork_loss"})
+
+
+@dataclass(frozen=True)
+class ForkedSweep:
+    """A from forks at the beginning of rounds between `after` and `until`."""
+
+    eps: float = 0.25
+    """One-hot smoothing: the share of the mixture in force in each sweep mixture (E32)."""
+    delta: float = 0.2
+    """Steps of all forks together, as a share of the run's; forks have at most a hundred steps each."""
+    after: float = 0.1
+    """Share of the run before the first forks."""
+    until: float = 0.4
+    """Share of the run in which rounds begin with forks; after it the mixture stays."""
+    doubt: float = 0.5
+    """How many times the standard error over targets their summed contrasts must amount to: where each target wants its
+    own group, what is left of the sum is mostly noise and no reason to move. Then there are no more forks either."""
+    start: Start = field(default="never", init=False, repr=False)
+    needs: frozenset[str] = field(default=OBSERVED, init=False, repr=False)
+    weighting: Weighting = field(default="sample", init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        smoothed_one_hot(2, self.eps)
+        if not 0.0 < self.delta <= 1.0:
+            raise ValueError(f"delta={self.delta} is not a share of the run; use 0 < delta <= 1")
+        if not 0.0 <= self.after < self.until <= 1.0:
+            raise ValueError(f"after={self.after}, until={self.until}: use shares of the run, 0 <= after < until <= 1")
+        if not self.doubt >= 0.0:
+            raise ValueError(f"doubt={self.doubt} must not be negative")
+
+    def begin(self, task: Task) -> State:
+        """The largest size of A so far, and whether it is settled that p stays."""
+        return {"size": 0.0, "settled": False}
+
+    def swept(self, rounds: int) -> range:
+        """The rounds, of so many, that begin with forks: those from `after` to `until`, at least one."""
+        first = min(math.ceil(self.after * rounds - 1e-9), rounds - 1)
+        return range(first, max(first + 1, math.ceil(self.until * rounds - 1e-9)))
+
+    def steps(self, round: Round) -> int:
+        """Of each fork."""
+        forks = len(self.swept(round.rounds)) * round.task.m
+        return max(1, min(LONGEST, int(self.delta * round.task.steps / forks + 1e-9)))
+
+    def mixtures(self, round: Round) -> Array:
+        """The mixtures that are tried out, one per row; floors and caps hold for them too."""
+        P = smoothed_one_hot(round.task.m, self.eps, round.p)
+        return P if round.bounds is None else np.stack([within(row, *round.bounds) for row in P])
+
+    def probes(self, state: State, round: Round) -> list[Segment]:
+        """One segment without steps, which asks for the forks."""
+        if round.task.m == 1 or state["settled"] or round.t not in self.swept(round.rounds):
+            return []
+        forks = self.mixtures(round)
+        return [Segment(round.p, 0, OBSERVED, tag="forks", forks=forks, fork_steps=self.steps(round))]
+
+    def estimate(
+        self, state: State, round: Round, start: Array | None, log: Sequence[Observation]
+    ) -> tuple[State, Estimate | None]:
+        """A solves `P A_i = beta_i` (E4); pulls are its column sums relative to the size of each target's row."""
+        if not log:
+            return state, None
+        before, after = log[0].val_loss, log[0].fork_loss
+        assert before is not None
+        assert after is not None
+        A = solve_drops(self.mixtures(round), before - after)
+        weights = round.task.weights
+        size = max(state["size"], size_of(A, weights))
+        pull = pulls(A, weights, self.doubt) / (size or 1.0)
+        return {"size": size, "settled": size > 0.0 and not pull.any()}, Estimate(A, pull)
+
+
+def size_of(A: Array, weights: Array) -> float:
+    """The typical size of a row of A, summed over targets.
+
+    Pulls are told in units of the largest so far: where each target wants its own group rows are large and what is left
+    of their sum is small, and differences that have become small late in a run are mostly noise."""
+    return float(weights @ np.sqrt(np.mean(A**2, axis=1)))
+
+
+def pulls(A: Array, weights: Array, doubt: float = 0.0) -> Array:
+    """How much better than the average group each is for all targets together, shrunk by how far they disagree."""
+    contrasts = A - A.mean(1, keepdims=True)
+    theta = weights @ contrasts
+    length = float(theta @ theta)
+    apart = doubt**2 * disagreement(contrasts, weights, np.zeros(len(A)))
+    return np.asarray(theta * (max(0.0, 1.0 - apart / length) if length > 0.0 else 0.0))

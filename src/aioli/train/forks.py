@@ -1,0 +1,89 @@
+"""Forks: mixtures that are tried out for some steps on a copy of the model, and forgotten.
+
+In: an engine where it is, and a segment with `forks`. Out: the validation losses after each of them. The learning rate
+falls to zero within a fork, so that what is seen is what the mixture taught and not the noise of the last steps.
+Weights, optimizer, random numbers and the place in the data are put back after each, to the bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from aioli.protocol import Segment
+from aioli.train.measures import Measures
+from aioli.train.optimizer import Schedule
+
+if TYPE_CHECKING:
+    from aioli.train.engine import Engine
+
+
+@dataclass(frozen=True)
+class Falling(Schedule):
+    """A schedule that falls to zero, linearly, within so many steps from `begin`."""
+
+    begin: int = 0
+    within: int = 1
+
+    def rate(self, step: int) -> float:
+        """The learning rate of step number `step`, counted from 0."""
+        return super().rate(step) * max(0.0, 1.0 - (step - self.begin + 0.5) / self.within)
+
+
+def fork_losses(engine: Engine, segment: Segment) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Validation losses after each fork, (forks, targets); the engine is left as it was."""
+    assert segment.forks is not None
+    found = []
+    for p in segment.forks:
+        before = _Before(engine)
+        try:
+            engine.sampler = before.sampler.trial()
+            engine.settings = replace(engine.settings, schedule=_falling(engine, segment.fork_steps))
+            stretch, measures = Segment(p, segment.fork_steps), Measures(engine.sampler.m, [])
+            for _ in range(segment.fork_steps):
+                engine.train_step(engine.sampler.next(p), stretch, measures)
+            found.append(engine.val_losses(engine.validation))
+        finally:
+            before.put_back()
+        engine.between()
+    return np.stack(found)
+
+
+def _falling(engine: Engine, steps: int) -> Falling:
+    plain = engine.settings.schedule
+    return Falling(plain.peak, plain.steps, plain.warmup, plain.floor, begin=engine.step, within=steps)
+
+
+class _Before:
+    """All that a fork changes, as it was."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.sampler, self.settings = engine, engine.sampler, engine.settings
+        self.step, self.loss = engine.step, engine.loss
+        self.tensors = [(t, t.detach().clone()) for t in (*engine.model.parameters(), *engine.model.buffers())]
+        state = engine.optimizer.optimizer.state
+        self.moments = {p: {k: _copied(v) for k, v in values.items()} for p, values in state.items()}
+        self.random = torch.get_rng_state()
+        device = engine.device
+        self.device = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state()
+
+    def put_back(self) -> None:
+        engine = self.engine
+        with torch.no_grad():
+            for tensor, value in self.tensors:
+                tensor.copy_(value)
+        state = engine.optimizer.optimizer.state
+        state.clear()  # a run that had not begun had none
+        state.update(self.moments)
+        engine.optimizer.zero_grad()
+        engine.sampler, engine.settings, engine.step, engine.loss = self.sampler, self.settings, self.step, self.loss
+        torch.set_rng_state(self.random)
+        if self.device is not None:
+            torch.get_device_module(engine.device).set_rng_state(self.device)
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,264 @@
+"""Forks: mixtures tried out on copies of the model, which leave no trace but what they told."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_engine import GROUPS, engine_of, journal_of, model_of, recipe_of, store, weights  # noqa: F401
+
+import aioli
+from aioli.data import Indices, MixtureSampler
+from aioli.lmo import EGD, ForkedSweep, Round, Task
+from aioli.lmo.forks import LONGEST
+from aioli.policies import Online, RulePolicy
+from aioli.protocol import Cursor, Observation, Segment, drive
+from aioli.simplex import uniform
+from aioli.testing import check_policy
+from aioli.train import Run, StoppedError
+
+P = np.array([[0.7, 0.1, 0.2], [0.2, 0.6, 0.2], [0.1, 0.2, 0.7]])
+FORKS = frozenset({"val_loss", "fork_loss"})
+LOOK = Segment(uniform(3), 0, FORKS, forks=P, fork_steps=4)
+
+
+# ---------------------------------------------------------------------- in the engine
+
+
+def test_a_run_goes_on_as_if_there_had_been_no_forks(store):  # noqa: F811
+    plain, forking = (engine_of(store, model=model_of(attention_dropout=0.1)) for _ in range(2))
+    for steps in (0, 3, 4):  # also before the first step, where the optimizer has no state yet
+        for engine in (plain, forking):
+            torch.manual_seed(steps)
+            engine.advance(Segment(uniform(3), steps))
+        torch.manual_seed(7)
+        before = forking.state_dict()
+        told = forking.advance(LOOK)
+        after = forking.state_dict()
+        assert told.fork_loss.shape == (3, 3)
+        assert told.tokens.sum() == 0
+        assert {k: v for k, v in before.items() if k != "seconds"} == {k: v for k, v in after.items() if k != "seconds"}
+        assert torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(7).get_state())
+    for engine in (plain, forking):
+        torch.manual_seed(1)
+        engine.advance(Segment(uniform(3), 6))
+    assert torch.equal(weights(plain.plain), weights(forking.plain))
+    assert forking.seconds["probe"] > 0
+
+
+def test_a_fork_is_training_on_its_mixture_at_a_rate_that_falls_to_zero(store):  # noqa: F811
+    forking, plain = engine_of(store), engine_of(store)
+    for engine in (forking, plain):
+        engine.advance(Segment(uniform(3), 5))
+    told = forking.advance(LOOK)
+    rates = []
+    for k in range(4):
+        batch = plain.sampler.next(P[1])
+        rates.append(plain.settings.schedule.rate(plain.step) * (1 - (k + 0.5) / 4))
+        for group in plain.optimizer.param_groups:
+            group["lr"] = rates[-1]
+        ids = torch.from_numpy(batch.ids)
+        plain.plain(input_ids=ids, labels=ids).loss.backward()
+        torch.nn.utils.clip_grad_norm_(plain.plain.parameters(), 1.0)
+        plain.optimizer.step()
+        plain.optimizer.zero_grad()
+        plain.step += 1
+    assert rates == sorted(rates, reverse=True)
+    np.testing.assert_allclose(told.fork_loss[1], plain.val_losses(plain.validation), rtol=1e-6)
+
+
+def test_stopped_between_forks_it_goes_on_to_the_same_bits(store, tmp_path):  # noqa: F811
+    chosen = {"name": "aioli-fork", "settings": {"rounds": 6, "delta": 0.5, "doubt": 0.0}}
+    whole = Run(recipe_of(store, method=chosen), tmp_path / "whole")
+    whole.train()
+    assert sum(line.get("tag") == "forks" for line in journal_of(tmp_path / "whole")) == 2
+
+    for stops in (1, 2, 4):
+        seen = 0
+
+        def stopping(run, stops=stops):
+            nonlocal seen
+            seen += run.segment is not None and run.segment.tag == "forks" and run.engine.segment is not None
+            if seen == stops:
+                run.stop.set()
+
+        with pytest.raises(StoppedError):
+            Run(recipe_of(store, method=chosen), tmp_path / "run", stopping).train()
+    last = Run(recipe_of(store, method=chosen), tmp_path / "run")
+    last.train()
+    assert torch.equal(weights(last.engine.plain), weights(whole.engine.plain))
+    assert journal_of(tmp_path / "run") == journal_of(tmp_path / "whole")
+
+
+def test_towards_a_target_it_finds_the_group_that_is_like_it(store, tmp_path):  # noqa: F811
+    chosen = {"name": "aioli-fork", "settings": {}}
+    recipe = recipe_of(store, method=chosen, data={"targets": ["target"]}, train={"steps": 240})
+    result = Run(recipe, tmp_path / "run").train()
+    assert result["realised"]["b"] > 0.6
+    assert result["seconds"]["probe_share"] > 0.1  # forks are paid for
+
+
+def test_forks_do_not_use_groups_up():
+    sampler = MixtureSampler(Indices((8, 100)), 4, on_exhausted="error")
+    sampler.next([0.5, 0.5])
+    before, trial = sampler.state_dict(), sampler.trial()
+    first = trial.next([0.5, 0.5]).positions
+    for _ in range(10):
+        trial.next([1.0, 0.0])
+    assert sampler.state_dict() == before
+    assert np.array_equal(sampler.next([0.5, 0.5]).positions, first)
+    with pytest.raises(ValueError, match="used up"):
+        [sampler.next([1.0, 0.0]) for _ in range(3)]
+
+
+# ---------------------------------------------------------------------- what is made of them
+
+
+@settings(max_examples=40, deadline=None)
+@given(m=st.integers(2, 6), n=st.integers(1, 5), eps=st.floats(0, 0.8), seed=st.integers(0, 10**6))
+def test_a_is_exact_where_drops_are_linear(m, n, eps, seed):
+    rng = np.random.default_rng(seed)
+    A, p, sweep = rng.normal(size=(n, m)), rng.dirichlet(np.ones(m)), ForkedSweep(eps=eps)
+    round = Round(Task(m, 100, n), 1, 10, p, None, 10)
+    (segment,) = sweep.probes(sweep.begin(round.task), round)
+    start = rng.uniform(2, 4, n)
+    told = Observation(np.zeros(m), val_loss=start, fork_loss=start - segment.forks @ A.T)
+    _, found = sweep.estimate(sweep.begin(round.task), round, None, [told])
+    np.testing.assert_allclose(found.A, A, atol=1e-8)
+
+
+def estimated(A, weights=None, sweep=None, state=None):
+    """What a sweep makes of forks in a world where A is the truth."""
+    sweep = sweep or ForkedSweep()
+    n, m = A.shape
+    round = Round(Task(m, 100, n, target_weights=weights), 1, 10, uniform(m), None, 10)
+    state = state or sweep.begin(round.task)
+    (segment,) = sweep.probes(state, round)
+    told = Observation(np.zeros(m), val_loss=np.full(n, 3.0), fork_loss=3.0 - segment.forks @ A.T)
+    return sweep.estimate(state, round, None, [told])
+
+
+def test_a_single_target_pulls_with_all_its_strength():
+    state, found = estimated(np.array([[1.0, -1.0]]))
+    np.testing.assert_allclose(found.pull, [1.0, -1.0])
+    assert not state["settled"]
+
+
+def test_differences_that_have_become_small_pull_little():
+    large, small = np.array([[1.0, -1.0]]), np.array([[-0.1, 0.1]])
+    state, _ = estimated(large)
+    np.testing.assert_allclose(estimated(small, state=state)[1].pull, [-0.1, 0.1])
+
+
+def test_where_targets_want_their_own_groups_p_stays_and_forks_end():
+    own = np.array([[1.0, -0.9], [-1.0, 1.0]])
+    state, found = estimated(own)
+    assert found.pull.tolist() == [0.0, 0.0]
+    assert state["settled"]
+    assert ForkedSweep().probes(state, Round(Task(2, 100), 2, 10, uniform(2), None, 10)) == []
+    assert 0 < estimated(own, sweep=ForkedSweep(doubt=0.0))[1].pull[1] < 0.1
+
+
+def test_targets_that_agree_pull_together_and_weights_decide_between_others():
+    _, agreed = estimated(np.array([[1.0, -1.0], [0.9, -0.9]]))
+    assert agreed.pull[0] > 0.9
+    _, first = estimated(np.array([[1.0, -1.0], [-1.0, 1.0]]), weights=(9.0, 1.0))
+    assert first.pull[0] > 0.5
+
+
+def test_losses_that_do_not_change_move_nothing_and_settle_nothing():
+    state, found = estimated(np.zeros((2, 3)))
+    assert found.pull.tolist() == [0.0, 0.0, 0.0]
+    assert not state["settled"]  # or looks would be counted too low
+
+
+@pytest.mark.parametrize(("rounds", "swept"), [(10, [1, 2, 3]), (1, [0]), (2, [1]), (20, [2, 3, 4, 5, 6, 7])])
+def test_which_rounds_fork(rounds, swept):
+    assert list(ForkedSweep().swept(rounds)) == swept
+
+
+@pytest.mark.parametrize(("steps", "m"), [(1000, 3), (40, 3), (100_000, 7), (12, 5)])
+def test_forks_keep_to_their_share_of_the_run(steps, m):
+    policy = aioli.create("aioli-fork").policy([f"g{j}" for j in range(m)], steps)
+    spent, trained = 0, 0
+    while (segment := policy.ask()) is not None:
+        forks = 0 if segment.forks is None else len(segment.forks)
+        assert segment.fork_steps <= LONGEST
+        spent, trained = spent + forks * segment.fork_steps, trained + segment.steps
+        values = {"val_loss": np.ones(m)} | ({"fork_loss": np.ones((forks, m))} if forks else {})
+        policy.tell(Observation(segment.proportions * segment.steps, **values))
+    assert trained == steps
+    assert 0 < spent <= max(0.2 * steps, 3 * m)
+
+
+def test_bounds_hold_in_forks_too():
+    policy = aioli.create("aioli-fork", caps={"a": 0.4}, floors={"b": 0.2}).policy(list("abc"), 100)
+    while (segment := policy.ask()) is not None:
+        every = segment.proportions[None] if segment.forks is None else segment.forks
+        assert (every[:, 0] <= 0.4 + 1e-9).all()
+        assert (every[:, 1] >= 0.2 - 1e-9).all()
+        forks = np.ones((len(every), 3)) * [[1.0], [2.0], [3.0]][: len(every)]
+        policy.tell(Observation(segment.proportions, val_loss=np.full(3, 4.0), fork_loss=forks))
+
+
+def test_it_keeps_what_policies_promise():
+    check_policy(lambda task: RulePolicy(Online(ForkedSweep(), EGD(1.5), min(10, task.steps)), task))
+
+
+# ---------------------------------------------------------------------- in other people's loops
+
+
+class Quadratic:
+    """A model of one number per group, in a loop that is not ours."""
+
+    def __init__(self):
+        self.state = np.zeros(3)
+
+    def losses(self):
+        return np.array([4.0 - np.sqrt(1.0 + self.state[1] + 0.1 * self.state.sum())])
+
+    def fork(self, segment):
+        before, found = self.state, []
+        for p in segment.forks:
+            self.state = before + p * segment.fork_steps
+            found.append(self.losses())
+        self.state = before
+        return np.stack(found)
+
+
+def test_a_loop_that_can_copy_its_model_can_fork():
+    model = Quadratic()
+    policy = aioli.create("aioli-fork").policy(list(GROUPS), 100, targets=["t"])
+    cursor = Cursor(policy, {"val_loss": model.losses, "fork_loss": model.fork})
+    while not cursor.done:
+        model.state = model.state + cursor.proportions
+        cursor.step()
+    assert model.state.sum() == pytest.approx(100)
+    assert cursor.proportions[1] > 0.8
+
+
+def test_trainers_that_cannot_fork_say_so_and_what_to_use_instead():
+    policy = aioli.create("aioli-fork").policy(list(GROUPS), 100)
+    with pytest.raises(ValueError, match=r"copies of the model.*aioli-pooled"):
+        Cursor(policy, {"val_loss": lambda: np.ones(3)})
+
+    class Plain:
+        supports = frozenset({"val_loss"})
+
+    with pytest.raises(ValueError, match="aioli-pooled"):
+        drive(policy, Plain())
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [({"fork_steps": 4}, "no forks"), ({"forks": P}, "no forks"), ({"forks": P + 1, "fork_steps": 4}, "forks")],
+)
+def test_forks_that_make_no_sense_are_refused(more, words):
+    with pytest.raises(ValueError, match=words):
+        Segment(uniform(3), 0, FORKS, **more)
+
+
+@pytest.mark.parametrize("wrong", [{"delta": 0.0}, {"eps": 1.0}, {"after": 0.5, "until": 0.4}, {"delta": 2.0}])
+def test_settings_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        ForkedSweep(**wrong)
