@@ -86,7 +86,8 @@ class Bench:
     def asked(self, experiment: Experiment, setting: Setting, seeds: int) -> str:
         """A hash of all that decides what is found: what has it already need not be measured again."""
         methods = {label: _whole(*method) for label, method in experiment.asked(setting, self.profile).items()}
-        return content_hash({**self._what(experiment, setting), "seeds": experiment.count(seeds), "methods": methods})
+        what = {**self._what(experiment, setting), "seeds": experiment.count(seeds), "methods": methods}
+        return content_hash({**what, "longer": experiment.longer} if experiment.longer else what)
 
     def _each(self, experiment: Experiment, setting: Setting) -> dict[str, str]:
         """By method: a hash of all that decides what is found of it."""
@@ -169,6 +170,8 @@ class Bench:
             best, failed = (old.best, 0) if SWEEP in old.rows else self._best(carried, final, proxy)
             content["ranked"] = ranked(_losses(result), BASE, best)
             content["room_failed"] = failed
+        if experiment.longer:
+            content["longer"] = old.longer or self._longer(recipe, experiment.longer, seeds)
         if experiment.name == "downstream":
             content["downstream"] = self._downstream(carried, recipe)
         if experiment.name == "proportions":
@@ -191,6 +194,14 @@ class Bench:
         done = [each for each in every if each.error is None]
         found = _losses(compare(done, self.runs, final, proxy, final.recipe.budget)).get(BASE, {}) if done else {}
         return found, len(every) - len(done)
+
+    def _longer(self, recipe: TrainRecipe, share: float, seeds: range) -> dict[str, Any]:
+        """What stratified loses when it is trained longer."""
+        train = recipe.train.model_copy(update={"steps": round((1 + share) * recipe.train.steps)})
+        setup = Setup.of(recipe.model_copy(update={"train": train}), gpu=self.gpu)
+        carried = self.conduct([Asked(BASE, create(BASE), setup.problem(seed)) for seed in seeds], setup, setup)
+        found = _losses(compare(carried, self.runs, setup, setup, recipe.budget)).get(BASE, {})
+        return {"share": share, "losses": found}
 
     def _downstream(self, carried: Sequence[Carried], recipe: TrainRecipe) -> dict[str, Any]:
         """Accuracies of all final models."""

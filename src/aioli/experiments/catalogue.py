@@ -38,6 +38,8 @@ class Experiment:
 
     only_first: tuple[str, ...] = ()
     """Methods that are tried in the first setting only."""
+    longer: float = 0.0
+    """How many more steps, as a share, stratified is trained with as well: what extra cost could buy instead."""
     like: str | None = None
     """The experiment whose comparison it is, with a closer look: what is recorded of that is not measured again."""
 
@@ -116,6 +118,7 @@ EXPERIMENTS = {
             data.TOWARDS,
             ("stratified", "grid-search", "dml", "skill-it", "doge", "aioli-ood", "aioli-pooled", "aioli-fork"),
             only_first=("skill-it", "doge"),
+            longer=0.3,
         ),
         Experiment(
             "room",
@@ -123,6 +126,7 @@ EXPERIMENTS = {
             "–",
             data.ROOMY,
             ("stratified", "grid-search", "dml", "aioli", "aioli-pooled", "aioli-fork"),
+            longer=0.3,
         ),
         Experiment(
             "larger-model",

@@ -92,16 +92,17 @@ def rooms(settings: Mapping[str, Any]) -> Block:
     """How much there is to win in each setting, and who wins how much of it."""
     every = dict.fromkeys(m for f in settings.values() for m in (f.get("ranked") or {}).get("methods", ()))
     methods = [m for m in every if m not in (BASE, "grid-search")]
-    header = ["mean test loss", "stratified", "room", *(f"{m}: gain, room closed" for m in methods)]
+    longer = next((found["longer"]["share"] for found in settings.values() if found.get("longer")), None)
+    more = [] if longer is None else [f"stratified, {longer:.0%} more steps: gain"]
+    header = ["mean test loss", "stratified", "room", *more, *(f"{m}: gain, room closed" for m in methods)]
     rows = []
     for setting, found in settings.items():
         if not found.get("ranked"):
             continue
         room, here = found["ranked"]["room"], found["ranked"]["methods"]
         words = signed(room["mean"], room["interval"], 4) + ("" if room["there"] else " no room")
-        cells = []
-        for method in methods:
-            cells.append(_gained(here.get(method)))
+        cells = [_bought(found)] if more else []
+        cells += [_gained(here.get(method)) for method in methods]
         rows.append([setting, f"{scores(found)[BASE]['loss']:.4f}", words, *cells])
     return header, rows
 
@@ -236,6 +237,13 @@ def overview(results: Mapping[str, Mapping[str, Any]]) -> list[Block]:
         *OURS,
     ]
     return ["## Where there is room", (header, rows), *(_harm(method, lost) for method, lost in harm.items() if lost)]
+
+
+def _bought(found: Mapping[str, Any]) -> str:
+    """What stratified gains by being trained longer."""
+    losses = {int(seed): loss for seed, loss in (found.get("longer") or {}).get("losses", {}).items()}
+    gains = [row["loss"] - losses[row["seed"]] for row in scores(found)[BASE]["rows"] if row["seed"] in losses]
+    return signed(float(np.mean(gains)), interval(gains) if len(gains) > 1 else None, 4) if gains else ""
 
 
 def _gained(entry: Mapping[str, Any] | None) -> str:

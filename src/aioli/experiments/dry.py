@@ -74,11 +74,16 @@ def plans(experiment: Experiment, setting: Setting, profile: Profile, seeds: int
         words_of(recipe.model),
         problem.steps,
         count,
-        many * len(runs),
-        many * sum(run.task.steps for run in runs.values()) / problem.steps,
+        many * (len(runs) + bool(experiment.longer)),
+        many * (sum(run.task.steps for run in runs.values()) / problem.steps + _longer(experiment)),
         recipe.model_dump(mode="json", exclude_defaults=True),
         {label: {"method": name, "settings": given} for label, (name, given) in methods.items()},
     )
+
+
+def _longer(experiment: Experiment) -> float:
+    """Steps of stratified that is trained longer, in units of a final run's."""
+    return 1 + experiment.longer if experiment.longer else 0.0
 
 
 def _counted(method: Planned, problem: Problem) -> dict[str, Run]:

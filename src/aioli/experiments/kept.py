@@ -18,6 +18,8 @@ class Kept:
     """By method and seed."""
     best: dict[int, float] = field(default_factory=dict)
     """Losses of the sweep's best mixture, by the seed that judged it."""
+    longer: dict[str, Any] | None = None
+    """What stratified lost when it was trained longer."""
     made: dict[str, Any] | None = None
     """With what and when the record was made."""
 
@@ -49,7 +51,9 @@ def kept(recorded: Mapping[str, Any], each: Mapping[str, str], seeds: range) -> 
         rows.pop(SWEEP, None)
     earlier = recorded.get("kept") or {}
     made = {**recorded["made"], "before": earlier["made"]} if earlier else recorded["made"]
-    return Kept(rows, best or {}, made)
+    longer = recorded.get("longer")
+    sound = isinstance(longer, Mapping) and len(longer.get("losses", ())) == len(seeds)
+    return Kept(rows, best or {}, dict(longer) if longer and sound else None, made)
 
 
 def _row(plain: Mapping[str, Any]) -> Row:
