@@ -151,7 +151,8 @@ def test_sweeps_that_agree_pull_more_and_those_that_do_not_less():
     sweep, seen = ForkedSweep(), np.array([0.6, 0.1, -0.7])
     once, thrice = sweep.posterior(seen[None]), sweep.posterior(np.stack([seen] * 3))
     assert np.linalg.norm(once) < np.linalg.norm(thrice) < np.linalg.norm(seen)
-    apart = sweep.posterior(np.stack([seen, seen + [1.0, -1.0, 0.0], seen - [1.0, -1.0, 0.0]]))
+    off = np.array([1.0, -1.0, 0.0])
+    apart = sweep.posterior(np.stack([seen, seen + off, seen - off]))
     assert np.linalg.norm(apart) < np.linalg.norm(thrice)
     np.testing.assert_allclose(apart / np.linalg.norm(apart), seen / np.linalg.norm(seen))
 
