@@ -224,7 +224,8 @@ def test_the_validation_budget_keeps_looking_within_five_percent(store):
 
 METHODS = {
     "stratified": {}, "aioli": {"rounds": 2, "k": 1}, "aioli-static": {"k": 1}, "aioli-diagonal": {"rounds": 2, "k": 1},
-    "aioli-pooled": {"rounds": 2, "k": 1}, "odm": {}, "ado": {}, "aioli+stratified": {"rounds": 2, "k": 1},
+    "aioli-pooled": {"rounds": 2, "k": 1}, "aioli-fork": {"rounds": 4},
+    "odm": {}, "ado": {}, "aioli+stratified": {"rounds": 2, "k": 1},
     "skill-it": {"graph": [[0.5, 0.1, 0.1], [0.0, 0.4, 0.2], [0.1, 0.1, 0.3]]}, "doge": {"proxy": True},
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from aioli.cli.reproduce import _one
 from aioli.data.store import TokenStore
 from aioli.experiments import comparisons, downstream, paper, record, studies
 from aioli.experiments.bench import Bench
-from aioli.experiments.catalogue import EXPERIMENTS, ONE_SEED, find
+from aioli.experiments.catalogue import EXPERIMENTS, MOVING, ONE_SEED, find
 from aioli.experiments.dry import plans
 from aioli.experiments.profiles import PROFILES, Profile
 from aioli.experiments.room import closed, ranked, room_of
@@ -229,6 +229,10 @@ def test_a_comparison_is_measured_written_and_shown(bench, tmp_path):
     text = markdown(record.load_all(tmp_path / "results"))
     assert "*(39.64)*" in text  # the paper's stratified
     assert "| aioli-pooled |" in text
+    assert found["longer"]["share"] == experiment.longer
+    assert set(found["longer"]["losses"]) == {0, 1}
+    assert all(found["longer"]["losses"][seed] != base[seed] for seed in base)
+    assert f"stratified, {experiment.longer:.0%} more steps: gain" in text
     _, _, rows, notes = summary("ood", setting.name, found)
     assert len(rows) == len(experiment.methods)
     assert notes[0].startswith("room:")
@@ -270,6 +274,24 @@ def test_settings_are_added_and_replaced_one_by_one(bench, tmp_path):
         record.load_all(tmp_path)
 
 
+def test_proportions_takes_what_unrestricted_has_recorded(bench, tmp_path):
+    methods = ("stratified", "grid-search", "skill-it", "aioli", "aioli-pooled", "aioli-fork")
+    whole, closer = (replace(EXPERIMENTS[name], methods=methods) for name in ("unrestricted", "proportions"))
+    found = json.loads(json.dumps(bench.measure(whole, A_SE, 2)))
+    asked = []
+
+    def watched(*what):
+        asked.extend((each.label, each.problem.seed) for each in what[0])
+        return bench.conduct(*what)
+
+    again = replace(bench, conduct=watched).measure(closer, A_SE, 2, found)
+    assert asked == [(name, 0) for name in MOVING]  # whose paths are shown, of the first seed
+    assert set(again["trajectories"]) <= set(MOVING)
+    assert "aioli" in again["trajectories"]
+    rows = [json.loads(json.dumps(comparisons.scores(one)["grid-search"]["rows"])) for one in (found, again)]
+    assert rows[0] == rows[1]
+
+
 def test_only_methods_that_changed_are_measured_again(bench, tmp_path):
     experiment = replace(EXPERIMENTS["ood"], methods=("stratified", "grid-search", "aioli-pooled"))
     setting = TOWARDS[0]
@@ -286,6 +308,7 @@ def test_only_methods_that_changed_are_measured_again(bench, tmp_path):
     changed = replace(experiment, methods=("stratified", "aioli-pooled:eta=2", "grid-search", "dml"))
     again = watching.measure(changed, setting, 2, before)
     assert set(asked) == {"aioli-pooled:eta=2", "dml"}
+    assert again["longer"] == before["longer"]
     assert again["kept"]["methods"] == ["stratified", "grid-search"]
     assert again["kept"]["made"]["date"]
     assert list(comparisons.scores(again)) == list(changed.methods)

@@ -51,7 +51,7 @@ def planned(name, task, **settings) -> Outcome:
 def test_extra_runs_are_the_papers(m):
     expected = {"stratified": 0, "grid-search": 10, "dml": 10, "skill-it": m, "doremi": 2, "doge": 1, "aioli": 0}
     expected |= {"regmix": 10, "regmix-linear": 10, "odm": 0, "ado": 0, "aioli-static": 0, "aioli-diagonal": 0}
-    expected |= {"aioli-ood": 0, "aioli-pooled": 0, "proportional": 0}
+    expected |= {"aioli-ood": 0, "aioli-pooled": 0, "aioli-fork": 0, "proportional": 0}
     assert {name: planned(name, problem(m, 5000)).extra_runs for name in names()} == expected
 
 

@@ -25,7 +25,7 @@ from aioli.train.optimizer import Schedule
 from aioli.train.probes import Validation
 from aioli.train.problem import problem_of
 from aioli.train.recipe import TrainRecipe
-from aioli.train.validation import FORWARD_SHARE, LOOKS, OVERVIEW, budget, looks, subset
+from aioli.train.validation import FORWARD_SHARE, LOOKS, OVERVIEW, budget, fork_steps, looks, subset
 
 FEW = 8
 """Validation sequences of a target below which a look is mostly noise."""
@@ -83,6 +83,11 @@ def worth_knowing(recipe: TrainRecipe, policy: RulePolicy, validation: Validatio
         found.append(
             f"{count} looks at {sequences} validation sequences will take about {share:.0%} of the training compute; "
             "use fewer rounds, a smaller k, or larger batches"
+        )
+    if forks := fork_steps(policy):
+        found.append(
+            f"mixtures are tried out on copies of the model for up to {forks} steps, which is "
+            f"{forks / recipe.train.steps:.0%} on top of the run; a smaller delta costs less and sees less"
         )
     if count and sequences < FEW * validation.targets:
         each = sequences // validation.targets
