@@ -138,34 +138,16 @@ def estimated(A, weights=None, sweep=None, state=None):
     return sweep.estimate(state, round, None, [told])
 
 
-def test_a_single_target_pulls_as_far_as_noise_allows():
-    world = np.array([[1.0, -1.0]])
-    state, found = estimated(world, sweep=ForkedSweep(noise=0.0))
+def test_a_single_target_pulls_with_all_its_strength():
+    state, found = estimated(np.array([[1.0, -1.0]]))
     np.testing.assert_allclose(found.pull, [1.0, -1.0])
     assert not state["settled"]
-    noise, expected = 0.5, 0.7  # one sweep, nothing known of its noise but what was expected
-    np.testing.assert_allclose(estimated(world)[1].pull[0], expected**2 / (expected**2 + noise**2))
 
 
-def test_sweeps_that_agree_pull_more_and_those_that_do_not_less():
-    sweep, seen = ForkedSweep(), np.array([0.6, 0.1, -0.7])
-    once, thrice = sweep.posterior(seen[None]), sweep.posterior(np.stack([seen] * 3))
-    assert np.linalg.norm(once) < np.linalg.norm(thrice) < np.linalg.norm(seen)
-    off = np.array([1.0, -1.0, 0.0])
-    apart = sweep.posterior(np.stack([seen, seen + off, seen - off]))
-    assert np.linalg.norm(apart) < np.linalg.norm(thrice)
-    np.testing.assert_allclose(apart / np.linalg.norm(apart), seen / np.linalg.norm(seen))
-
-
-def test_the_posterior_mean_errs_less_than_the_mean_of_noisy_sweeps():
-    rng, errors = np.random.default_rng(0), np.zeros(2)
-    for _ in range(500):
-        truth = rng.normal(0, 0.7, 3)
-        truth -= truth.mean()
-        seen = truth + rng.normal(0, rng.uniform(0.2, 1.5), (3, 3))
-        seen -= seen.mean(1, keepdims=True)
-        errors += [((each - truth) ** 2).sum() for each in (ForkedSweep().posterior(seen), seen.mean(0))]
-    assert errors[0] < 0.8 * errors[1]
+def test_differences_that_have_become_small_pull_little():
+    large, small = np.array([[1.0, -1.0]]), np.array([[-0.1, 0.1]])
+    state, _ = estimated(large)
+    np.testing.assert_allclose(estimated(small, state=state)[1].pull, [-0.1, 0.1])
 
 
 def test_where_targets_want_their_own_groups_p_stays_and_forks_end():
@@ -179,9 +161,9 @@ def test_where_targets_want_their_own_groups_p_stays_and_forks_end():
 
 def test_targets_that_agree_pull_together_and_weights_decide_between_others():
     _, agreed = estimated(np.array([[1.0, -1.0], [0.9, -0.9]]))
-    assert agreed.pull[0] > 0.6
+    assert agreed.pull[0] > 0.9
     _, first = estimated(np.array([[1.0, -1.0], [-1.0, 1.0]]), weights=(9.0, 1.0))
-    assert first.pull[0] > 0.3
+    assert first.pull[0] > 0.5
 
 
 def test_losses_that_do_not_change_move_nothing_and_settle_nothing():

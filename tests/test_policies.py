@@ -39,7 +39,7 @@ RULES = {
     "aioli-diagonal": lambda task: Online(InterleavedSweep(diagonal=True), EGD(0.2), None, "shift-sum"),
     "aioli-static": lambda task: Online(InterleavedSweep(), EGD(0.2), 1, "shift-sum"),
     "aioli-pooled": lambda task: Online(PooledSweep(), EGD(3.0, "ema(0)"), None),
-    "aioli-fork": lambda task: Online(ForkedSweep(), EGD(3.0, "ema(0)"), min(10, task.steps)),
+    "aioli-fork": lambda task: Online(ForkedSweep(), EGD(1.5), min(10, task.steps)),
     "aioli-pooled-sum": lambda task: Online(PooledSweep(until=0.4, doubt=0.5), EGD(1.0), None),
     "skill-it": lambda task: Online(graph_for(task), EGD(0.2, "window(3)"), 10),
     "doremi": lambda task: Online(ExcessLoss(), EGD(0.01, smoothing=1e-3), "every step"),

@@ -347,19 +347,18 @@ def aioli_pooled(
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)
 
 
-@method("linear dynamic", "sweeps on copies of the model", "EGD from p⁰")
+@method("linear dynamic", "sweeps on copies of the model", "EGD")
 def aioli_fork(
     problem: Problem,
     *,
     rounds: int | None = None,
     eps: float = 0.25,
     delta: float = 0.2,
-    eta: float = 3.0,
+    eta: float = 1.5,
+    gamma: float | None = None,
     after: float = 0.1,
     until: float = 0.4,
     doubt: float = 0.5,
-    expected: float = 0.7,
-    noise: float = 0.5,
     smoothing: float = 0.05,
     floors: Vector = None,
     caps: Vector = None,
@@ -371,13 +370,11 @@ def aioli_fork(
     rounds: T: how often the mixture may be updated; None: 10, or as many as there are steps
     eps: one-hot smoothing of the sweep mixtures: the share of the mixture in force
     delta: steps of all copies together, as a share of the run's; a copy is trained for at most a hundred
-    expected: how large contrasts between groups are expected to be, relative to A
-    noise: how large the noise of one sweep's contrasts is expected to be
     smoothing: share of uniform mixed in after each update
     """
     low, high = _bounds(problem, floors, caps)
-    egd = EGD(eta, **_memory(0.0), smoothing=smoothing, floors=low, caps=high)
-    sweep = ForkedSweep(eps, delta, after, until, doubt, expected, noise)
+    egd = EGD(eta, **_memory(gamma), smoothing=smoothing, floors=low, caps=high)
+    sweep = ForkedSweep(eps, delta, after, until, doubt)
     return _after(problem, Online(sweep, egd, rounds or min(10, problem.steps - S_init)), p_init, S_init)
 
 

@@ -21,8 +21,6 @@ from aioli.simplex import Array, smoothed_one_hot, within
 
 LONGEST = 100
 """Steps of a fork that are enough however long the run is."""
-PRIOR = 2.0
-"""How many sweeps' worth of evidence about their noise `noise` is."""
 OBSERVED = frozenset({"val_loss", "fork_loss"})
 
 
@@ -41,10 +39,6 @@ class ForkedSweep:
     doubt: float = 0.5
     """How many times the standard error over targets their summed contrasts must amount to: where each target wants its
     own group, what is left of the sum is mostly noise and no reason to move. Then there are no more forks either."""
-    expected: float = 0.7
-    """How large contrasts are expected to be, relative to A: pulls are their posterior mean over all sweeps."""
-    noise: float = 0.5
-    """How large the noise of one sweep's contrasts is expected to be; how they differ between sweeps counts as well."""
     start: Start = field(default="never", init=False, repr=False)
     needs: frozenset[str] = field(default=OBSERVED, init=False, repr=False)
     weighting: Weighting = field(default="sample", init=False, repr=False)
@@ -55,15 +49,12 @@ class ForkedSweep:
             raise ValueError(f"delta={self.delta} is not a share of the run; use 0 < delta <= 1")
         if not 0.0 <= self.after < self.until <= 1.0:
             raise ValueError(f"after={self.after}, until={self.until}: use shares of the run, 0 <= after < until <= 1")
-        for name in ("doubt", "noise"):
-            if not getattr(self, name) >= 0.0:
-                raise ValueError(f"{name}={getattr(self, name)} must not be negative")
-        if not self.expected > 0.0:
-            raise ValueError(f"expected={self.expected} must be positive")
+        if not self.doubt >= 0.0:
+            raise ValueError(f"doubt={self.doubt} must not be negative")
 
     def begin(self, task: Task) -> State:
-        """The contrasts of all sweeps so far, and whether it is settled that p stays."""
-        return {"contrasts": [], "settled": False}
+        """The largest size of A so far, and whether it is settled that p stays."""
+        return {"size": 0.0, "settled": False}
 
     def swept(self, rounds: int) -> range:
         """The rounds, of so many, that begin with forks: those from `after` to `until`, at least one."""
@@ -90,38 +81,31 @@ class ForkedSweep:
     def estimate(
         self, state: State, round: Round, start: Array | None, log: Sequence[Observation]
     ) -> tuple[State, Estimate | None]:
-        """A solves `P A_i = beta_i` (E4); the pull is what all sweeps say of the contrasts of its column sums."""
+        """A solves `P A_i = beta_i` (E4); pulls are its column sums relative to the size of each target's row."""
         if not log:
             return state, None
         before, after = log[0].val_loss, log[0].fork_loss
         assert before is not None
         assert after is not None
         A = solve_drops(self.mixtures(round), before - after)
-        new = contrasts_of(A, round.task.weights, self.doubt)
-        every = [*state["contrasts"], new]
-        settled = bool(A.any()) and not new.any()
-        return {"contrasts": every, "settled": settled}, Estimate(A, self.posterior(np.asarray(every)))
-
-    def posterior(self, contrasts: Array) -> Array:
-        """The posterior mean of contrasts that were seen in several sweeps, (sweeps, groups).
-
-        The variance of their noise is that between sweeps, which `PRIOR` sweeps' worth of `noise` is added to."""
-        sweeps, m = contrasts.shape
-        mean = contrasts.mean(0)
-        between = float(((contrasts - mean) ** 2).sum()) / (m - 1)
-        V = (PRIOR * self.noise**2 + between) / (PRIOR + sweeps - 1) / sweeps
-        return np.asarray(self.expected**2 / (self.expected**2 + V) * mean)
+        weights = round.task.weights
+        size = max(state["size"], size_of(A, weights))
+        pull = pulls(A, weights, self.doubt) / (size or 1.0)
+        return {"size": size, "settled": size > 0.0 and not pull.any()}, Estimate(A, pull)
 
 
-def contrasts_of(A: Array, weights: Array, doubt: float) -> Array:
-    """How much better than the average group each is for all targets together, relative to the size of A.
+def size_of(A: Array, weights: Array) -> float:
+    """The typical size of a row of A, summed over targets.
 
-    The size is that of a typical row, summed over targets. Where each target wants its own group rows are large, what
-    is left of their sum is small, and it is shrunk by how far targets disagree, which a single one cannot."""
-    each = A - A.mean(1, keepdims=True)
-    theta, size = weights @ each, float(weights @ np.sqrt(np.mean(A**2, axis=1)))
+    Pulls are told in units of the largest so far: where each target wants its own group rows are large and what is left
+    of their sum is small, and differences that have become small late in a run are mostly noise."""
+    return float(weights @ np.sqrt(np.mean(A**2, axis=1)))
+
+
+def pulls(A: Array, weights: Array, doubt: float = 0.0) -> Array:
+    """How much better than the average group each is for all targets together, shrunk by how far they disagree."""
+    contrasts = A - A.mean(1, keepdims=True)
+    theta = weights @ contrasts
     length = float(theta @ theta)
-    if not (size > 0.0 and length > 0.0):
-        return np.zeros(len(theta))
-    apart = doubt**2 * disagreement(each, weights, np.zeros(len(A)))
-    return np.asarray(theta * max(0.0, 1.0 - apart / length) / size)
+    apart = doubt**2 * disagreement(contrasts, weights, np.zeros(len(A)))
+    return np.asarray(theta * (max(0.0, 1.0 - apart / length) if length > 0.0 else 0.0))
