@@ -69,8 +69,9 @@ def test_two_processes_train_the_same_runs(store, tmp_path):
         {"name": "doremi", "settings": {"proxy": True, "eta": 0.5}, "reference": str(tmp_path / "one" / "0")},
         {"name": "doge", "settings": {"proxy": True, "eta": 0.5, "rule": "normalised"}},
         {"name": "ado", "settings": {"rounds": 3}},
+        {"name": "aioli-fork", "settings": {"rounds": 4, "delta": 0.5, "doubt": 0.0}},
     ]
-    parts = [{}, {"accumulate": 2}, {"accumulate": 2}, {"batch": 2}, {}]
+    parts = [{}, {"accumulate": 2}, {"accumulate": 2}, {"batch": 2}, {}, {}]
     recipes = [
         recipe_of(
             store, method=method, train={"steps": 24, "threads": 1, "lr": 1e-3, **more}, val={"tokens": 1, "every": 7}
@@ -88,14 +89,21 @@ def test_two_processes_train_the_same_runs(store, tmp_path):
         same_journals(tmp_path / "one" / str(k), tmp_path / "two" / str(k), recipe.method.name)
 
 
-def test_sharded_parameters_train_the_same_run(store, tmp_path):
-    chosen = {"name": "aioli", "settings": {"rounds": 2, "k": 1, "eta": 1.0}}
+SHARDED = {
+    "aioli": {"rounds": 2, "k": 1, "eta": 1.0},
+    "aioli-fork": {"rounds": 4, "delta": 0.5, "doubt": 0.0},
+}
+
+
+@pytest.mark.parametrize("method", SHARDED)
+def test_sharded_parameters_train_the_same_run(method, store, tmp_path):
+    chosen = {"name": method, "settings": SHARDED[method]}
     small = {"tokens": 3 * 16, "batch": 1}  # three sequences for two ranks, one at a time
     recipe = recipe_of(store, method=chosen, train={"steps": 24, "threads": 1, "lr": 1e-3}, val=small)
     train_alone([recipe], tmp_path / "one")
     job = {"recipe": recipe.model_dump(mode="json"), "path": str(tmp_path / "two")}
     launch([{**job, "stop": stop} for stop in (9, 0)], tmp_path, "shard")
-    same_journals(tmp_path / "one" / "0", tmp_path / "two", "aioli")
+    same_journals(tmp_path / "one" / "0", tmp_path / "two", method)
     kept = [load_model(str(path / "model")).state_dict() for path in (tmp_path / "one" / "0", tmp_path / "two")]
     for name, value in kept[0].items():
         torch.testing.assert_close(value, kept[1][name], rtol=1e-3, atol=1e-4)

@@ -1,5 +1,7 @@
 """Forks: mixtures tried out on copies of the model, which leave no trace but what they told."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -14,8 +16,9 @@ from aioli.lmo.forks import LONGEST
 from aioli.policies import Online, RulePolicy
 from aioli.protocol import Cursor, Observation, Segment, drive
 from aioli.simplex import uniform
+from aioli.simulate import Noise, PowerLawWorld
 from aioli.testing import check_policy
-from aioli.train import Run, StoppedError
+from aioli.train import DivergedError, Run, StoppedError
 
 P = np.array([[0.7, 0.1, 0.2], [0.2, 0.6, 0.2], [0.1, 0.2, 0.7]])
 FORKS = frozenset({"val_loss", "fork_loss"})
@@ -90,6 +93,28 @@ def test_stopped_between_forks_it_goes_on_to_the_same_bits(store, tmp_path):  # 
     assert journal_of(tmp_path / "run") == journal_of(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("chosen", [{"after": 0.0}, {"rounds": 1}])
+def test_stopped_in_forks_before_the_first_step(chosen, store, tmp_path):  # noqa: F811
+    chosen = {"name": "aioli-fork", "settings": {"delta": 0.5, "doubt": 0.0, **chosen}}
+    whole = Run(recipe_of(store, method=chosen), tmp_path / "whole")
+    whole.train()
+    with pytest.raises(StoppedError):
+        Run(recipe_of(store, method=chosen), tmp_path / "run", lambda run: run.stop.set()).train()
+    last = Run(recipe_of(store, method=chosen), tmp_path / "run")
+    last.train()
+    assert torch.equal(weights(last.engine.plain), weights(whole.engine.plain))
+
+
+def test_a_copy_that_diverges_says_that_it_was_a_copy(store, monkeypatch):  # noqa: F811
+    engine = engine_of(store)
+    engine.advance(Segment(uniform(3), 2))
+    before = weights(engine.plain)
+    monkeypatch.setattr(engine, "_loss", lambda *_: (engine.plain.lm_head.weight.sum() * float("nan"), None))
+    with pytest.raises(DivergedError, match=r"in a copy of the model that tries out \[0.7, 0.1, 0.2\] from step 2"):
+        engine.advance(LOOK)
+    assert torch.equal(weights(engine.plain), before)
+
+
 def test_towards_a_target_it_finds_the_group_that_is_like_it(store, tmp_path):  # noqa: F811
     chosen = {"name": "aioli-fork", "settings": {}}
     recipe = recipe_of(store, method=chosen, data={"targets": ["target"]}, train={"steps": 240})
@@ -138,6 +163,20 @@ def estimated(A, weights=None, sweep=None, state=None):
     return sweep.estimate(state, round, None, [told])
 
 
+def test_a_is_fitted_on_what_forks_consumed():
+    A, sweep = np.array([[0.3, -0.1, 0.2], [0.0, 0.1, 0.4]]), ForkedSweep()
+    round = Round(Task(3, 100, 2), 1, 10, uniform(3), None, 10)
+    tokens = np.array([[6.0, 1, 1], [1, 5, 2], [1, 1, 6]])  # eight whole samples
+    drops = tokens / 8 @ A.T
+    told = Observation(np.zeros(3), val_loss=np.full(2, 3.0), fork_loss=3.0 - drops, fork_tokens=tokens)
+    _, found = sweep.estimate(sweep.begin(round.task), round, None, [told])
+    np.testing.assert_allclose(found.A, A, atol=1e-9)
+    policy = RulePolicy(Online(sweep, EGD(1.5), 1), round.task)
+    for wrong in (tokens[:2], -tokens, 0 * tokens):
+        with pytest.raises(ValueError, match="fork_tokens"):
+            policy.tell(Observation(np.zeros(3), val_loss=np.ones(2), fork_loss=np.ones((3, 2)), fork_tokens=wrong))
+
+
 def test_a_single_target_pulls_with_all_its_strength():
     state, found = estimated(np.array([[1.0, -1.0]]))
     np.testing.assert_allclose(found.pull, [1.0, -1.0])
@@ -174,10 +213,11 @@ def test_losses_that_do_not_change_move_nothing_and_settle_nothing():
 
 @pytest.mark.parametrize(("rounds", "swept"), [(10, [1, 2, 3]), (1, [0]), (2, [1]), (20, [2, 3, 4, 5, 6, 7])])
 def test_which_rounds_fork(rounds, swept):
-    assert list(ForkedSweep().swept(rounds)) == swept
+    assert list(ForkedSweep().swept(Task(2, 1000), rounds)) == swept
+    assert list(ForkedSweep().swept(Task(2, 10), rounds)) == swept[:1]
 
 
-@pytest.mark.parametrize(("steps", "m"), [(1000, 3), (40, 3), (100_000, 7), (12, 5)])
+@pytest.mark.parametrize(("steps", "m"), [(1000, 3), (40, 3), (100_000, 7), (200, 20)])
 def test_forks_keep_to_their_share_of_the_run(steps, m):
     policy = aioli.create("aioli-fork").policy([f"g{j}" for j in range(m)], steps)
     spent, trained = 0, 0
@@ -188,7 +228,15 @@ def test_forks_keep_to_their_share_of_the_run(steps, m):
         values = {"val_loss": np.ones(m)} | ({"fork_loss": np.ones((forks, m))} if forks else {})
         policy.tell(Observation(segment.proportions * segment.steps, **values))
     assert trained == steps
-    assert 0 < spent <= max(0.2 * steps, 3 * m)
+    assert 0 < spent <= 0.2 * steps
+
+
+def test_a_share_that_is_too_small_for_one_step_each_is_refused():
+    with pytest.raises(ValueError, match=r"delta=0.2 of 12 steps is 2.4 steps, too few .* delta >= 0.417"):
+        aioli.create("aioli-fork").policy(5, 12)
+    aioli.create("aioli-fork", delta=0.5).policy(5, 12)
+    with pytest.raises(ValueError, match="S_init"):
+        aioli.create("aioli-fork", S_init=120).policy(3, 100)
 
 
 def test_bounds_hold_in_forks_too():
@@ -262,3 +310,16 @@ def test_forks_that_make_no_sense_are_refused(more, words):
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         ForkedSweep(**wrong)
+
+
+def test_in_the_simulator_too_a_run_goes_on_as_if_there_had_been_no_forks():
+    world = replace(PowerLawWorld.random(3, 2, 0, 500), noise=Noise(train=0.3, val=0.01, batch=8))
+    plain, forking = (world.trainer(seed=1) for _ in range(2))
+    for trainer in (plain, forking):
+        trainer.advance(Segment(uniform(3), 50))
+    told = forking.advance(Segment(uniform(3), 0, frozenset({"fork_loss"}), forks=P, fork_steps=10))
+    assert told.fork_loss.shape == (3, 2)
+    assert forking.probing >= 30
+    for trainer in (plain, forking):
+        trainer.advance(Segment(uniform(3), 50))
+    assert plain.state.tolist() == forking.state.tolist()

@@ -375,7 +375,8 @@ def aioli_fork(
     low, high = _bounds(problem, floors, caps)
     egd = EGD(eta, **_memory(gamma), smoothing=smoothing, floors=low, caps=high)
     sweep = ForkedSweep(eps, delta, after, until, doubt)
-    return _after(problem, Online(sweep, egd, rounds or min(10, problem.steps - S_init)), p_init, S_init)
+    rounds = max(1, min(10, problem.steps - S_init)) if rounds is None else rounds
+    return _after(problem, Online(sweep, egd, rounds), p_init, S_init)
 
 
 def _long_rounds(steps: int, intervals: int, share: float) -> int:

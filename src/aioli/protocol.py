@@ -123,6 +123,8 @@ class Observation:
     grad_norm: Array | None = None
     lr: float | None = None
     fork_loss: Array | None = None
+    fork_tokens: Array | None = None
+    """Tokens that each fork consumed from each group, (k, m), beside `fork_loss`; left out: as requested."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -351,7 +353,7 @@ class Cursor:
 
     def _measure(self, segment: Segment) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        for kind in segment.observe:
+        for kind in sorted(segment.observe, key=lambda kind: kind == "fork_loss"):  # which may be the longest, last
             if kind in self._measures:
                 values[kind] = self._measures[kind](*([segment] if kind == "fork_loss" else []))
             elif kind in self._sums:

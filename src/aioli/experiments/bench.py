@@ -171,7 +171,8 @@ class Bench:
             content["ranked"] = ranked(_losses(result), BASE, best)
             content["room_failed"] = failed
         if experiment.longer:
-            content["longer"] = old.longer or self._longer(recipe, experiment.longer, seeds)
+            same = old.longer is not None and old.longer["share"] == experiment.longer
+            content["longer"] = old.longer if same else self._longer(recipe, experiment.longer, seeds)
         if experiment.name == "downstream":
             content["downstream"] = self._downstream(carried, recipe)
         if experiment.name == "proportions":

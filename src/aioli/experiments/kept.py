@@ -52,7 +52,7 @@ def kept(recorded: Mapping[str, Any], each: Mapping[str, str], seeds: range) -> 
     earlier = recorded.get("kept") or {}
     made = {**recorded["made"], "before": earlier["made"]} if earlier else recorded["made"]
     longer = recorded.get("longer")
-    sound = isinstance(longer, Mapping) and len(longer.get("losses", ())) == len(seeds)
+    sound = isinstance(longer, Mapping) and {int(seed) for seed in longer.get("losses", ())} == set(seeds)
     return Kept(rows, best or {}, dict(longer) if longer and sound else None, made)
 
 

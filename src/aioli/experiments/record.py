@@ -75,7 +75,8 @@ def recorded(folder: Path, experiment: Experiment, setting: Setting) -> dict[str
 def failures(found: Mapping[str, Any]) -> int:
     """How much of what was to be measured could not be."""
     scores = found.get("comparison", {}).get("scores", ())
-    return sum(bool(score["failed"]) for score in scores) + int(found.get("room_failed", 0))
+    longer = len(found["seeds"]) - len(found["longer"]["losses"]) if "longer" in found else 0
+    return sum(bool(score["failed"]) for score in scores) + int(found.get("room_failed", 0)) + longer
 
 
 def seeds(folder: Path, experiment: Experiment, setting: Setting) -> int:

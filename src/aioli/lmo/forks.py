@@ -54,17 +54,28 @@ class ForkedSweep:
 
     def begin(self, task: Task) -> State:
         """The largest size of A so far, and whether it is settled that p stays."""
+        if task.m > 1 and self.delta * task.steps < task.m:
+            raise ValueError(
+                f"delta={self.delta} of {task.steps} steps is {self.delta * task.steps:.3g} steps, too few to try out "
+                f"{task.m} mixtures; use delta >= {task.m / task.steps:.3g}, if the run has as many steps as groups"
+            )
         return {"size": 0.0, "settled": False}
 
-    def swept(self, rounds: int) -> range:
-        """The rounds, of so many, that begin with forks: those from `after` to `until`, at least one."""
+    def swept(self, task: Task, rounds: int) -> range:
+        """The rounds, of so many, that begin with forks: those from `after` to `until`, at least one, and fewer where
+        there are not steps for all."""
         first = min(math.ceil(self.after * rounds - 1e-9), rounds - 1)
-        return range(first, max(first + 1, math.ceil(self.until * rounds - 1e-9)))
+        last = max(first + 1, math.ceil(self.until * rounds - 1e-9))
+        return range(first, min(last, first + max(1, int(self.delta * task.steps / task.m + 1e-9))))
 
     def steps(self, round: Round) -> int:
         """Of each fork."""
-        forks = len(self.swept(round.rounds)) * round.task.m
-        return max(1, min(LONGEST, int(self.delta * round.task.steps / forks + 1e-9)))
+        forks = len(self.swept(round.task, round.rounds)) * round.task.m
+        return min(LONGEST, int(self.delta * round.task.steps / forks + 1e-9))
+
+    def _consumed(self, round: Round, tokens: Array | None) -> Array:
+        """The mixtures that forks were really trained on (E5), where that is known."""
+        return self.mixtures(round) if tokens is None else tokens / tokens.sum(1, keepdims=True)
 
     def mixtures(self, round: Round) -> Array:
         """The mixtures that are tried out, one per row; floors and caps hold for them too."""
@@ -73,7 +84,7 @@ class ForkedSweep:
 
     def probes(self, state: State, round: Round) -> list[Segment]:
         """One segment without steps, which asks for the forks."""
-        if round.task.m == 1 or state["settled"] or round.t not in self.swept(round.rounds):
+        if round.task.m == 1 or state["settled"] or round.t not in self.swept(round.task, round.rounds):
             return []
         forks = self.mixtures(round)
         return [Segment(round.p, 0, OBSERVED, tag="forks", forks=forks, fork_steps=self.steps(round))]
@@ -87,7 +98,7 @@ class ForkedSweep:
         before, after = log[0].val_loss, log[0].fork_loss
         assert before is not None
         assert after is not None
-        A = solve_drops(self.mixtures(round), before - after)
+        A = solve_drops(self._consumed(round, log[0].fork_tokens), before - after)
         weights = round.task.weights
         size = max(state["size"], size_of(A, weights))
         pull = pulls(A, weights, self.doubt) / (size or 1.0)

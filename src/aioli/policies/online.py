@@ -226,7 +226,8 @@ class Online:
 
 def _only(observation: Observation, kinds: frozenset[str]) -> Observation:
     """The observation without what was not asked for, which nobody has checked."""
+    kept = kinds | {"tokens"} | ({"fork_tokens"} if "fork_loss" in kinds else set())
     seen = vars(observation)
-    if all(value is None or name == "tokens" or name in kinds for name, value in seen.items()):
+    if all(value is None or name in kept for name, value in seen.items()):
         return observation
-    return Observation(**{name: value for name, value in seen.items() if name == "tokens" or name in kinds})
+    return Observation(**{name: value for name, value in seen.items() if name in kept})

@@ -59,6 +59,8 @@ def check_observation(segment: Segment, observation: Observation, m: int, n: int
             allowed = ((0 if segment.forks is None else len(segment.forks), n),)
         if np.shape(value) not in allowed:
             raise ValueError(f"{kind} has shape {np.shape(value)}, expected {' or '.join(map(str, allowed))}")
+        if kind == "fork_loss":
+            _check_fork_tokens(segment, observation.fork_tokens, m)
         if np.abs(value).max() <= LARGEST:
             continue
         finite = np.abs(value) <= LARGEST
@@ -70,6 +72,15 @@ def check_observation(segment: Segment, observation: Observation, m: int, n: int
                 f"{kind}{where}={np.asarray(value)[~finite].ravel()[0]} is not finite; the run has diverged or the "
                 "measurement failed"
             )
+
+
+def _check_fork_tokens(segment: Segment, tokens: Any, m: int) -> None:
+    if tokens is None:
+        return
+    assert segment.forks is not None
+    sound = np.shape(tokens) == (len(segment.forks), m) and bool(np.isfinite(tokens).all() and (tokens >= 0).all())
+    if not sound or not (np.sum(tokens, axis=1) > 0).all():
+        raise ValueError(f"fork_tokens must be tokens of each of the {len(segment.forks)} forks by group, not negative")
 
 
 LARGEST = 1e100

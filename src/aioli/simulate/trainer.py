@@ -88,20 +88,23 @@ class SimTrainer:
         kinds = sorted(segment.observe - {"fork_loss"})
         seen: dict[str, Any] = {kind: self._observe(kind, tokens, before, begin) for kind in kinds}
         if "fork_loss" in segment.observe:
-            seen["fork_loss"] = self._fork(segment)
+            seen |= self._fork(segment)
         return Observation(tokens, **seen)
 
-    def _fork(self, segment: Segment) -> Array:
-        """Losses after each fork, whose steps are paid for like any others."""
+    def _fork(self, segment: Segment) -> dict[str, Array]:
+        """Losses after each fork and what it consumed; its steps are paid for like any others."""
         assert segment.forks is not None
-        before, found = (self.state, self.step, self._owed), []
+        before, losses, tokens = (self.state, self.step, self._owed), [], []
+        own, self._rng = self._rng, np.random.default_rng([self.seed, 8, self.step])  # the run's noise stays as it was
         for p in segment.forks:
-            told = self.advance(Segment(p, segment.fork_steps, frozenset({"val_loss"}))).val_loss
-            assert told is not None
+            told = self.advance(Segment(p, segment.fork_steps, frozenset({"val_loss"})))
+            assert told.val_loss is not None
             self.probing += segment.fork_steps
-            found.append(told)
+            losses.append(told.val_loss)
+            tokens.append(told.tokens)
             self.state, self.step, self._owed = before
-        return np.stack(found)
+        self._rng = own
+        return {"fork_loss": np.stack(losses), "fork_tokens": np.stack(tokens)}
 
     def _draw(self, p: Array, steps: int) -> Array:
         """Samples per group: whole ones, with remainders carried over so that no group is rounded away."""

@@ -34,8 +34,6 @@ from aioli.train.probes import IGNORED, Validation, group_losses, group_sums, on
 
 Tensor = torch.Tensor
 PLAIN = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU, DistributedType.MULTI_XPU}
-FORKABLE = PLAIN | {DistributedType.FSDP}
-"""Where weights and moments can be copied and put back."""
 
 
 @dataclass(frozen=True)
@@ -133,10 +131,11 @@ class Engine:
     def supports(self) -> frozenset[str]:
         """What it can observe."""
         kinds = {"val_loss", "train_loss", "lr"}
-        kinds |= {"fork_loss"} if self.accelerator.distributed_type in FORKABLE else set()
         kinds |= {"excess_loss", "token_excess_loss"} if self.reference is not None else set()
-        sharded = any(hasattr(p, "full_tensor") for p in self.plain.parameters())
-        sharded |= self.accelerator.distributed_type == DistributedType.FSDP
+        by_parameter = any(hasattr(p, "full_tensor") for p in self.plain.parameters())
+        sharded = by_parameter or self.accelerator.distributed_type == DistributedType.FSDP
+        # where weights and moments can be copied and put back
+        kinds |= {"fork_loss"} if self.accelerator.distributed_type in PLAIN or by_parameter else set()
         gradients = self.val_sampler is not None and not sharded  # forward mode needs whole parameters
         return frozenset(kinds | ({"grad_inner", "grad_norm"} if gradients else set()))
 
@@ -279,7 +278,7 @@ class Engine:
         if "val_loss" in segment.observe:
             values["val_loss"] = self.val_losses(self.validation)
         if "fork_loss" in segment.observe:
-            values["fork_loss"] = fork_losses(self, segment)
+            values |= fork_losses(self, segment)
         if "lr" in segment.observe:
             values["lr"] = self.settings.schedule.rate(max(0, self.step - 1))
         return values

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch.distributed.fsdp import FSDPModule
 
 from aioli.protocol import Segment
 from aioli.train.measures import Measures
@@ -19,6 +21,8 @@ from aioli.train.optimizer import Schedule
 
 if TYPE_CHECKING:
     from aioli.train.engine import Engine
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -33,23 +37,29 @@ class Falling(Schedule):
         return super().rate(step) * max(0.0, 1.0 - (step - self.begin + 0.5) / self.within)
 
 
-def fork_losses(engine: Engine, segment: Segment) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Validation losses after each fork, (forks, targets); the engine is left as it was."""
+def fork_losses(engine: Engine, segment: Segment) -> dict[str, Array]:
+    """Validation losses after each fork, (forks, targets), and what it was trained on, (forks, groups).
+
+    The engine is left as it was. It takes memory for another copy of weights and moments."""
     assert segment.forks is not None
-    found = []
-    for p in segment.forks:
-        before = _Before(engine)
+    before, losses, tokens = _Before(engine), [], []
+    for k, p in enumerate(segment.forks):
+        if k:
+            engine.between()
+        stretch, measures = Segment(p, segment.fork_steps), Measures(engine.sampler.m, [])
         try:
             engine.sampler = before.sampler.trial()
             engine.settings = replace(engine.settings, schedule=_falling(engine, segment.fork_steps))
-            stretch, measures = Segment(p, segment.fork_steps), Measures(engine.sampler.m, [])
             for _ in range(segment.fork_steps):
                 engine.train_step(engine.sampler.next(p), stretch, measures)
-            found.append(engine.val_losses(engine.validation))
+            losses.append(engine.val_losses(engine.validation))
+            tokens.append((engine.sampler.drawn - before.sampler.drawn) * float(engine.sampler.context))
+        except ValueError as error:  # it has diverged
+            where = f"in a copy of the model that tries out {np.round(p, 3).tolist()} from step {before.step} on"
+            raise type(error)(f"{where}, {error}") from None
         finally:
             before.put_back()
-        engine.between()
-    return np.stack(found)
+    return {"fork_loss": np.stack(losses), "fork_tokens": np.stack(tokens)}
 
 
 def _falling(engine: Engine, steps: int) -> Falling:
@@ -61,6 +71,7 @@ class _Before:
     """All that a fork changes, as it was."""
 
     def __init__(self, engine: Engine) -> None:
+        _reshard(engine.model)
         self.engine, self.sampler, self.settings = engine, engine.sampler, engine.settings
         self.step, self.loss = engine.step, engine.loss
         self.tensors = [(t, t.detach().clone()) for t in (*engine.model.parameters(), *engine.model.buffers())]
@@ -72,17 +83,25 @@ class _Before:
 
     def put_back(self) -> None:
         engine = self.engine
+        _reshard(engine.model)
         with torch.no_grad():
             for tensor, value in self.tensors:
                 tensor.copy_(value)
         state = engine.optimizer.optimizer.state
         state.clear()  # a run that had not begun had none
-        state.update(self.moments)
+        state.update({p: {k: _copied(v) for k, v in values.items()} for p, values in self.moments.items()})
         engine.optimizer.zero_grad()
         engine.sampler, engine.settings, engine.step, engine.loss = self.sampler, self.settings, self.step, self.loss
         torch.set_rng_state(self.random)
         if self.device is not None:
             torch.get_device_module(engine.device).set_rng_state(self.device)
+
+
+def _reshard(model: torch.nn.Module) -> None:
+    """Parameters of sharded models as the optimizer has them: those of the root stay whole after a look."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def _copied(value: Any) -> Any:

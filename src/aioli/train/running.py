@@ -238,10 +238,11 @@ class Run:
             raise StoppedError(self.engine.step)
 
     def _between(self) -> None:
-        """Between forks, where nothing has changed: stop when asked to."""
+        """Between forks, where nothing has changed: stop when asked to, without saving what is saved already."""
         self.tell()
         if self._asked_to_stop():
-            self._save()
+            if self.saved != self.engine.step:
+                self._save()
             raise StoppedError(self.engine.step)
 
     def _look(self) -> None:
