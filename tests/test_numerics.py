@@ -44,7 +44,8 @@ class Loop:
     def advance(self, segment):
         p = segment.proportions
         self.seen.append(p)
-        sizes = {"val_loss": (self.n,), "grad_inner": (self.n, self.m), "lr": ()}
+        forks = 0 if segment.forks is None else len(segment.forks)
+        sizes = {"val_loss": (self.n,), "grad_inner": (self.n, self.m), "lr": (), "fork_loss": (forks, self.n)}
         told = {kind: self.tell(kind, sizes.get(kind, (self.m,))) for kind in segment.observe}
         return Observation(tokens=p * segment.steps * 1000, **told)
 

@@ -185,7 +185,7 @@ def check_supported(policy: Policy, supports: Iterable[str], weightings: Iterabl
     missing = sorted(policy.needs - frozenset(supports))
     if missing:
         what = "; ".join(f"{kind}: {KINDS[kind]}" for kind in missing)
-        if missing == ["fork_loss"]:
+        if "fork_loss" in missing:
             raise ValueError(
                 f"this policy tries mixtures out on copies of the model ({what}), which the trainer cannot do; "
                 "aioli-pooled learns from the run itself, and a Cursor is given it as Cursor(policy, {'val_loss': "
@@ -254,6 +254,8 @@ class Cursor:
         unknown = sorted((fed | self._measures.keys()) - KINDS.keys())
         if unknown:
             raise ValueError(f"cannot observe {', '.join(unknown)}; known kinds are {', '.join(KINDS)}")
+        if "fork_loss" in fed:
+            raise ValueError("fork_loss cannot be fed step by step; give a function that tries the segment's forks out")
         check_supported(self.policy, fed | self._measures.keys(), self.weightings)
         self._clear()
         self._last: Segment | None = None

@@ -124,8 +124,8 @@ class Live:
         if self.quiet or job.segment is None:
             return
         if self.first is None:
-            self.first = (now, job.engine.step)
-        steps, total = job.engine.step, job.last
+            self.first = (now, job.step)
+        steps, total = job.step, job.last
         if now - self.seen < 0.2 and steps != total:
             return
         self.seen = now

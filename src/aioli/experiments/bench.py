@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from aioli.analysis.parameters import METHODS
 from aioli.config import content_hash
 from aioli.data.store import TokenStore
 from aioli.experiments import stores
-from aioli.experiments.catalogue import EXPERIMENTS, MOVING, Experiment
+from aioli.experiments.catalogue import MOVING, Experiment
 from aioli.experiments.downstream import accuracies
 from aioli.experiments.kept import Kept, kept
 from aioli.experiments.profiles import Profile
@@ -68,7 +68,7 @@ class Bench:
         if experiment.study is not None:
             content = self._study(experiment, setting, recipe, over)
         else:
-            each = self._each(EXPERIMENTS[experiment.like or experiment.name], setting)
+            each = self._each(replace(experiment, name=experiment.like or experiment.name), setting)
             old = kept(recorded or {}, each, over) if experiment.name != "downstream" else Kept()  # needs the models
             content = self._comparison(experiment, setting, recipe, over, old)
             content |= {"each": each, "kept": old.to_json()}

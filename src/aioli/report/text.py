@@ -42,6 +42,8 @@ def running(status: dict[str, Any]) -> list[str]:
         words.append(f"loss {status['loss']:.3f}")
     if status.get("seconds_left") is not None:
         words.append(f"{clock(status['seconds_left'])} left")
+    if status.get("tag") == "forks":
+        words.append("trying mixtures out on copies of the model")
     return words
 
 

@@ -25,8 +25,10 @@ from aioli.train.optimizer import Schedule
 from aioli.train.probes import Validation
 from aioli.train.problem import problem_of
 from aioli.train.recipe import TrainRecipe
-from aioli.train.validation import FORWARD_SHARE, LOOKS, OVERVIEW, budget, fork_steps, looks, subset
+from aioli.train.validation import FORWARD_SHARE, LOOKS, OVERVIEW, budget, fork_steps, looks, rehearsed, subset
 
+SHORT = 20
+"""Steps of a fork below which it misleads more often than not (docs/methods.md)."""
 FEW = 8
 """Validation sequences of a target below which a look is mostly noise."""
 
@@ -85,10 +87,10 @@ def worth_knowing(recipe: TrainRecipe, policy: RulePolicy, validation: Validatio
             "use fewer rounds, a smaller k, or larger batches"
         )
     if forks := fork_steps(policy):
-        found.append(
-            f"mixtures are tried out on copies of the model for up to {forks} steps, which is "
-            f"{forks / recipe.train.steps:.0%} on top of the run; a smaller delta costs less and sees less"
-        )
+        each = max(segment.fork_steps for segment in rehearsed(policy))
+        more = f"{forks / recipe.train.steps:.0%} more"
+        text = f"mixtures are tried out on copies of the model, {each} steps each, up to {forks} in all: {more}"
+        found.append(text if each >= SHORT else f"{text}; so few tell little: use a larger delta, or a longer run")
     if count and sequences < FEW * validation.targets:
         each = sequences // validation.targets
         found.append(

@@ -108,6 +108,10 @@ class Engine:
         self.val_sampler = val_sampler
         self.between: Callable[[], None] = lambda: None
         """Called between forks, when everything is as it was: to stop, for example."""
+        self.forked: int | None = None
+        """The step that forks are tried out from, while they are."""
+        self.alive: Callable[[], None] = lambda: None
+        """Called after every step of a fork, to tell people that something goes on."""
         self.step, self.loss = 0, float("nan")
         self.forward_mode = True
         """Whether the model can be differentiated forwards, as far as is known."""

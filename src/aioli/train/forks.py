@@ -48,10 +48,11 @@ def fork_losses(engine: Engine, segment: Segment) -> dict[str, Array]:
             engine.between()
         stretch, measures = Segment(p, segment.fork_steps), Measures(engine.sampler.m, [])
         try:
-            engine.sampler = before.sampler.trial()
+            engine.forked, engine.sampler = before.step, before.sampler.trial()
             engine.settings = replace(engine.settings, schedule=_falling(engine, segment.fork_steps))
             for _ in range(segment.fork_steps):
                 engine.train_step(engine.sampler.next(p), stretch, measures)
+                engine.alive()
             losses.append(engine.val_losses(engine.validation))
             tokens.append((engine.sampler.drawn - before.sampler.drawn) * float(engine.sampler.context))
         except ValueError as error:  # it has diverged
@@ -92,6 +93,7 @@ class _Before:
         state.update({p: {k: _copied(v) for k, v in values.items()} for p, values in self.moments.items()})
         engine.optimizer.zero_grad()
         engine.sampler, engine.settings, engine.step, engine.loss = self.sampler, self.settings, self.step, self.loss
+        engine.forked = None
         torch.set_rng_state(self.random)
         if self.device is not None:
             torch.get_device_module(engine.device).set_rng_state(self.device)

@@ -146,7 +146,7 @@ class Status:
 
     def show(self, run: Run) -> None:
         """Write it, unless that was just done."""
-        now, step = time.monotonic(), run.engine.step
+        now, step = time.monotonic(), run.step
         if now - self.written < 1.0:
             return
         if self.began[1] < 0:

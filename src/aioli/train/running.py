@@ -85,7 +85,7 @@ class Run:
         self.engine = build_engine(
             recipe, self.store, self.groups, self.targets, self.policy, self.accelerator, self._stepped, self.first
         )
-        self.engine.between = self._between
+        self.engine.between, self.engine.alive = self._between, self._trying
         if parent is not None:
             checkpoint.load(parent, self.engine)
             self.engine.seconds = dict.fromkeys(self.engine.seconds, 0.0)
@@ -106,6 +106,11 @@ class Run:
         self.every = recipe.train.steps if recipe.val.every == 0 else every_steps(recipe)
         self.recent = (0.0, 0)
         """Sum of the losses since the last look, and the steps."""
+
+    @property
+    def step(self) -> int:
+        """How many steps are done; those of forks are not the run's."""
+        return self.engine.step if self.engine.forked is None else self.engine.forked
 
     # ------------------------------------------------------------------ running
 
@@ -236,6 +241,10 @@ class Run:
         self.tell()
         if stop:
             raise StoppedError(self.engine.step)
+
+    def _trying(self) -> None:
+        """Within a fork, whose steps are not the run's: those who watch are told that it is alive."""
+        self.tell()
 
     def _between(self) -> None:
         """Between forks, where nothing has changed: stop when asked to, without saving what is saved already."""

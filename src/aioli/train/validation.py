@@ -50,21 +50,21 @@ def looks(policy: RulePolicy) -> int:
     """How often a policy looks at the validation loss, counted on made-up values."""
     if "val_loss" not in policy.needs:
         return 0
-    return sum(("val_loss" in each.observe) + _forks(each) for each in _rehearsed(policy))
+    return sum(("val_loss" in each.observe) + _forks(each) for each in rehearsed(policy))
 
 
 def fork_steps(policy: RulePolicy) -> int:
     """Steps of all its forks, at most: made-up values settle nothing."""
     if "fork_loss" not in policy.needs:
         return 0
-    return sum(_forks(each) * each.fork_steps for each in _rehearsed(policy))
+    return sum(_forks(each) * each.fork_steps for each in rehearsed(policy))
 
 
 def _forks(segment: Segment) -> int:
     return 0 if segment.forks is None else len(segment.forks)
 
 
-def _rehearsed(policy: RulePolicy) -> Iterator[Segment]:
+def rehearsed(policy: RulePolicy) -> Iterator[Segment]:
     """What it asks for, told made-up values."""
     rehearsal, n = RulePolicy(policy.rules, policy.task), policy.task.targets
     while (segment := rehearsal.ask()) is not None:
