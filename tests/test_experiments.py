@@ -41,7 +41,11 @@ class Quick(Profile):
         return {**plain, "model": "tiny", "train": train, "val": {"final": 8}}
 
     def settings(self, method, experiment, setting):
-        return {"rounds": 2, "k": 1} if method in ("aioli", "aioli-ood", "aioli-pooled") else {}
+        if method == "aioli-fork":
+            return {"delta": 0.5}
+        rounds = 1 if experiment == "sensitivity" or method.startswith("aioli+") else 2
+        known = method in ("aioli", "aioli-ood", "aioli-pooled") or method.startswith("aioli+")
+        return {"rounds": rounds, "k": 1} if known else {}
 
 
 @pytest.fixture(scope="module")
