@@ -11,10 +11,12 @@ from test_engine import GROUPS, engine_of, journal_of, model_of, recipe_of, stor
 
 import aioli
 from aioli.data import Indices, MixtureSampler
+from aioli.files import read_json
 from aioli.lmo import EGD, ForkedSweep, Round, Task
 from aioli.lmo.forks import LONGEST
 from aioli.policies import Online, RulePolicy
 from aioli.protocol import Cursor, Observation, Segment, drive
+from aioli.report.text import running
 from aioli.simplex import uniform
 from aioli.simulate import Noise, PowerLawWorld
 from aioli.testing import check_policy
@@ -103,6 +105,26 @@ def test_stopped_in_forks_before_the_first_step(chosen, store, tmp_path):  # noq
     last = Run(recipe_of(store, method=chosen), tmp_path / "run")
     last.train()
     assert torch.equal(weights(last.engine.plain), weights(whole.engine.plain))
+
+
+def test_people_are_told_what_forks_cost_and_that_something_goes_on(store, tmp_path):  # noqa: F811
+    chosen = {"name": "aioli-fork", "settings": {"rounds": 6, "delta": 0.5}}
+    seen = []
+
+    def watch(run):
+        run.status.written = 0.0  # tell every time
+        run.status.show(run)
+        told = read_json(run.path / "status.json")
+        if told["tag"] == "forks" and run.engine.forked is not None:
+            assert told["step"] == run.step == run.engine.forked
+            seen.append(running(told)[-1])
+
+    run = Run(recipe_of(store, method=chosen), tmp_path / "run", watch)
+    (note,) = [note for note in run.notes if "copies" in note]
+    assert "50% more" in note
+    assert "use a larger delta" in note  # five steps each
+    run.train()
+    assert set(seen) == {"trying mixtures out on copies of the model"}
 
 
 def test_a_copy_that_diverges_says_that_it_was_a_copy(store, monkeypatch):  # noqa: F811
@@ -289,6 +311,9 @@ def test_trainers_that_cannot_fork_say_so_and_what_to_use_instead():
     policy = aioli.create("aioli-fork").policy(list(GROUPS), 100)
     with pytest.raises(ValueError, match=r"copies of the model.*aioli-pooled"):
         Cursor(policy, {"val_loss": lambda: np.ones(3)})
+
+    with pytest.raises(ValueError, match="cannot be fed"):
+        Cursor(policy, {"val_loss": lambda: np.ones(3)}, fed=["fork_loss"])
 
     class Plain:
         supports = frozenset({"val_loss"})
