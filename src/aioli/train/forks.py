@@ -57,7 +57,8 @@ def fork_losses(engine: Engine, segment: Segment) -> dict[str, Array]:
             tokens.append((engine.sampler.drawn - before.sampler.drawn) * float(engine.sampler.context))
         except ValueError as error:  # it has diverged
             where = f"in a copy of the model that tries out {np.round(p, 3).tolist()} from step {before.step} on"
-            raise type(error)(f"{where}, {error}") from None
+            error.args = (f"{where}, {error}",)
+            raise
         finally:
             before.put_back()
     return {"fork_loss": np.stack(losses), "fork_tokens": np.stack(tokens)}
