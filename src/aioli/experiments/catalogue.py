@@ -118,7 +118,7 @@ EXPERIMENTS = {
             data.TOWARDS,
             ("stratified", "grid-search", "dml", "skill-it", "doge", "aioli-ood", "aioli-pooled", "aioli-fork"),
             only_first=("skill-it", "doge"),
-            longer=0.3,
+            longer=0.7,
         ),
         Experiment(
             "room",
@@ -126,7 +126,7 @@ EXPERIMENTS = {
             "–",
             data.ROOMY,
             ("stratified", "grid-search", "dml", "aioli", "aioli-pooled", "aioli-fork"),
-            longer=0.3,
+            longer=0.7,
         ),
         Experiment(
             "larger-model",

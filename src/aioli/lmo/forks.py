@@ -30,7 +30,7 @@ class ForkedSweep:
 
     eps: float = 0.25
     """One-hot smoothing: the share of the mixture in force in each sweep mixture (E32)."""
-    delta: float = 0.2
+    delta: float = 0.6
     """Steps of all forks together, as a share of the run's; forks have at most a hundred steps each."""
     after: float = 0.1
     """Share of the run before the first forks."""
