@@ -236,12 +236,13 @@ def test_losses_that_do_not_change_move_nothing_and_settle_nothing():
 @pytest.mark.parametrize(("rounds", "swept"), [(10, [1, 2, 3]), (1, [0]), (2, [1]), (20, [2, 3, 4, 5, 6, 7])])
 def test_which_rounds_fork(rounds, swept):
     assert list(ForkedSweep().swept(Task(2, 1000), rounds)) == swept
-    assert list(ForkedSweep().swept(Task(2, 10), rounds)) == swept[:1]
+    assert list(ForkedSweep(delta=0.2).swept(Task(2, 10), rounds)) == swept[:1]
 
 
 @pytest.mark.parametrize(("steps", "m"), [(1000, 3), (40, 3), (100_000, 7), (200, 20)])
-def test_forks_keep_to_their_share_of_the_run(steps, m):
-    policy = aioli.create("aioli-fork").policy([f"g{j}" for j in range(m)], steps)
+@pytest.mark.parametrize("delta", [0.6, 0.2])
+def test_forks_keep_to_their_share_of_the_run(steps, m, delta):
+    policy = aioli.create("aioli-fork", delta=delta).policy([f"g{j}" for j in range(m)], steps)
     spent, trained = 0, 0
     while (segment := policy.ask()) is not None:
         forks = 0 if segment.forks is None else len(segment.forks)
@@ -250,12 +251,12 @@ def test_forks_keep_to_their_share_of_the_run(steps, m):
         values = {"val_loss": np.ones(m)} | ({"fork_loss": np.ones((forks, m))} if forks else {})
         policy.tell(Observation(segment.proportions * segment.steps, **values))
     assert trained == steps
-    assert 0 < spent <= 0.2 * steps
+    assert 0 < spent <= delta * steps
 
 
 def test_a_share_that_is_too_small_for_one_step_each_is_refused():
     with pytest.raises(ValueError, match=r"delta=0.2 of 12 steps is 2.4 steps, too few .* delta >= 0.417"):
-        aioli.create("aioli-fork").policy(5, 12)
+        aioli.create("aioli-fork", delta=0.2).policy(5, 12)
     aioli.create("aioli-fork", delta=0.5).policy(5, 12)
     with pytest.raises(ValueError, match="S_init"):
         aioli.create("aioli-fork", S_init=120).policy(3, 100)

@@ -94,6 +94,7 @@ def test_the_command_prints_its_result(store, tmp_path, capsys):
     ("change", "complaint"),
     [
         (["train.step=3"], "train.step=3: no such field; did you mean steps?"),
+        (["method.delta=0.1"], "reference; a setting of the method: method.settings.delta"),
         (["train.lr=-1"], "train.lr=-1: must be greater than 0"),
         (["model=huge"], "model.preset='huge' is not one of tiny"),
         (["method.name=aiolo"], "aiolo"),

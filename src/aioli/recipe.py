@@ -155,6 +155,8 @@ def _complaint(model: type[Section], problem: Any) -> str:
         allowed = list(_fields_at(model, path[:-1]))
         near = difflib.get_close_matches(str(path[-1]), allowed, 1)
         hint = f"did you mean {near[0]}?" if near else f"allowed: {', '.join(allowed)}"
+        if not near and "settings" in allowed:
+            hint += f"; a setting of the {path[-2]}: {'.'.join(map(str, path[:-1]))}.settings.{path[-1]}"
         return f"{name}={_short(value)}: no such field; {hint}"
     if problem["type"] == "missing":
         return f"{name}: missing, and it has no default"
