@@ -358,7 +358,7 @@ def aioli_fork(
     gamma: float | None = None,
     after: float = 0.1,
     until: float = 0.4,
-    doubt: float = 0.5,
+    doubt: float = 0.7,
     smoothing: float = 0.05,
     floors: Vector = None,
     caps: Vector = None,

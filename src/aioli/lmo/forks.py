@@ -21,6 +21,9 @@ from aioli.simplex import Array, smoothed_one_hot, within
 
 LONGEST = 100
 """Steps of a fork that are enough however long the run is."""
+SEVERAL = 0.5
+"""Steps are half as large where there are several targets. Each mostly wants a group of its own and gains less from it
+the more it has of it, which a sweep of single groups does not show."""
 OBSERVED = frozenset({"val_loss", "fork_loss"})
 
 
@@ -36,7 +39,7 @@ class ForkedSweep:
     """Share of the run before the first forks."""
     until: float = 0.4
     """Share of the run in which rounds begin with forks; after it the mixture stays."""
-    doubt: float = 0.5
+    doubt: float = 0.7
     """How many times the standard error over targets their summed contrasts must amount to: where each target wants its
     own group, what is left of the sum is mostly noise and no reason to move. Then there are no more forks either."""
     start: Start = field(default="never", init=False, repr=False)
@@ -101,7 +104,7 @@ class ForkedSweep:
         A = solve_drops(self._consumed(round, log[0].fork_tokens), before - after)
         weights = round.task.weights
         size = max(state["size"], size_of(A, weights))
-        pull = pulls(A, weights, self.doubt) / (size or 1.0)
+        pull = pulls(A, weights, self.doubt) / (size or 1.0) * (SEVERAL if len(weights) > 1 else 1.0)
         return {"size": size, "settled": size > 0.0 and not pull.any()}, Estimate(A, pull)
 
 
