@@ -125,6 +125,7 @@ def _interrupted(data, place, kills, longest, seed):
     return done.stdout, hit
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_it_ends_with_the_same_numbers(whole, data, tmp_path):
     said, hit = _interrupted(data, tmp_path, 3, 8.0, 1)
     assert numbers(said) == numbers(whole[1])

@@ -95,7 +95,9 @@ SHARDED = {
 }
 
 
-@pytest.mark.parametrize("method", SHARDED)
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=pytest.mark.slow) if name == "aioli" else name for name in SHARDED]
+)
 def test_sharded_parameters_train_the_same_run(method, store, tmp_path):
     chosen = {"name": method, "settings": SHARDED[method]}
     small = {"tokens": 3 * 16, "batch": 1}  # three sequences for two ranks, one at a time

@@ -56,7 +56,15 @@ def test_links_lead_somewhere(page):
         assert (page.parent / link).exists(), link
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+LONG = ("trl_sft.py", "lightning_trainer.py")
+"""Frameworks that take long to start; tests of their adapters have the same loops."""
+EXAMPLES = [
+    pytest.param(path, marks=pytest.mark.slow) if path.name in LONG else path
+    for path in sorted((ROOT / "examples").glob("*.py"))
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_examples_run_and_are_short(example):
     assert len(example.read_text().splitlines()) <= 60
     if example.name.startswith("trl"):

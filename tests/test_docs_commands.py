@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import datasets
 import docs_world
@@ -76,6 +77,7 @@ def world(tmp_path_factory):
     return place
 
 
+MANY = ("aioli compare data", "aioli compare recipe", "aioli mix", "aioli analyze")
 SMALLER = {
     r"(?<==)pythia-\d+m": "tiny",
     r"\b(train|proxy)\.steps=\d+": r"\1.steps=40",
@@ -107,7 +109,15 @@ def made_small(words: list[str], keys: list[str]) -> list[str]:
     return words + more.get(verb, [])
 
 
-@pytest.mark.parametrize("command", [each for each in commands() if not reason(each)], ids=str)
+def to_run() -> list[Any]:
+    """Those that are run. Of commands that train many runs the shortest of each, the others with the slow tests."""
+    found = [each for each in commands() if not reason(each)]
+    first = {verb: min((c for c in found if c.startswith(verb)), key=len) for verb in MANY}
+    late = [each for each in found if each.startswith(MANY) and each not in first.values()]
+    return [pytest.param(each, marks=pytest.mark.slow) if each in late else each for each in found]
+
+
+@pytest.mark.parametrize("command", to_run(), ids=str)
 def test_command(command, world, tmp_path, monkeypatch, capsys):
     """With everything that a reader has, but for what the command itself is to make."""
     place = shutil.copytree(world, tmp_path / "here")

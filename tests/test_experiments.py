@@ -278,6 +278,7 @@ def test_settings_are_added_and_replaced_one_by_one(bench, tmp_path):
         record.load_all(tmp_path)
 
 
+@pytest.mark.slow
 def test_proportions_takes_what_unrestricted_has_recorded(bench, tmp_path):
     methods = ("stratified", "grid-search", "skill-it", "aioli", "aioli-pooled", "aioli-fork")
     whole, closer = (replace(EXPERIMENTS[name], methods=methods) for name in ("unrestricted", "proportions"))

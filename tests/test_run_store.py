@@ -350,7 +350,9 @@ def test_uniform_is_the_stratified_run(data):
     assert Job(problem.static(uniform(3), 30), setup).key == Job(problem.final_static(uniform(3)), setup).key
 
 
-@pytest.mark.parametrize("name", ["run/result.json", "start.json", "job.json"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(n, marks=pytest.mark.slow) for n in ("run/result.json", "start.json")), "job.json"]
+)
 def test_a_damaged_file_of_a_run_is_said_to_be_and_made_again(name, data, tmp_path, caplog):
     words = ["compare", f"data={data.path}", "--methods", "stratified", "--store", str(tmp_path / "runs"), "--quiet"]
     words += ["train.steps=4", "train.batch=4", "train.threads=1", "--workers", "1"]

@@ -22,7 +22,7 @@ def soak(tmp_path, *options):
     return json.loads((tmp_path / "soak.json").read_text())
 
 
-@pytest.mark.parametrize("command", ["train", "prepare", "compare"])
+@pytest.mark.parametrize("command", ["train", "prepare", pytest.param("compare", marks=pytest.mark.slow)])
 def test_in_spite_of_faults_the_end_is_the_same(command, tmp_path):
     found = soak(tmp_path, "--share", "0.03", "--only", command, "--no-ray")
     assert found["kills"] >= 5
@@ -30,6 +30,7 @@ def test_in_spite_of_faults_the_end_is_the_same(command, tmp_path):
     assert all(row["failed"] == 0 for row in found["faults"])
 
 
+@pytest.mark.slow
 def test_damage_is_told_or_harmless(tmp_path):
     found = soak(tmp_path, "--share", "0.01", "--only", "flips")
     assert all(row["flips"] == row["detected"] + row["harmless"] > 0 for row in found["damage"])

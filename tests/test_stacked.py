@@ -159,6 +159,7 @@ def test_a_sweep_in_stacks(data, tmp_path):
     assert sorted(store.result(job.key)["stacked"] for job in found.extra) == [5] * 10
 
 
+@pytest.mark.slow
 def test_runs_that_others_go_on_from_are_not_stacked(data, tmp_path):
     """Stacks leave no checkpoints; such runs were trained again and again."""
     setup = Setup.of(tiny_recipe(data))
