@@ -57,7 +57,7 @@ def test_links_lead_somewhere(page):
 
 
 LONG = ("trl_sft.py", "lightning_trainer.py")
-"""Frameworks that take long to start; tests of their adapters have the same loops."""
+"""Frameworks that take long to start; their adapters have quicker tests of their own."""
 EXAMPLES = [
     pytest.param(path, marks=pytest.mark.slow) if path.name in LONG else path
     for path in sorted((ROOT / "examples").glob("*.py"))

@@ -112,8 +112,8 @@ def made_small(words: list[str], keys: list[str]) -> list[str]:
 def to_run() -> list[Any]:
     """Those that are run. Of commands that train many runs the shortest of each, the others with the slow tests."""
     found = [each for each in commands() if not reason(each)]
-    first = {verb: min((c for c in found if c.startswith(verb)), key=len) for verb in MANY}
-    late = [each for each in found if each.startswith(MANY) and each not in first.values()]
+    many = [sorted((each for each in found if each.startswith(words)), key=len) for words in MANY]
+    late = {each for alike in many for each in alike[1:]}
     return [pytest.param(each, marks=pytest.mark.slow) if each in late else each for each in found]
 
 

@@ -233,7 +233,7 @@ def arguments(draw):
     return given + (["--no-such-option"] if name in WORKING else [])
 
 
-@settings(few)
+@settings(few, max_examples=2 * FEW)
 @given(words=arguments())
 def test_arguments(tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
