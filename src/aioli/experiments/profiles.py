@@ -72,7 +72,7 @@ class Profile:
     def seeds(self, experiment: str, setting: Setting) -> int:
         """Paired seeds."""
         if self.mini:
-            return 5 if experiment == "ood" else 3
+            return 10 if experiment == "ood" else 3
         return 3 if setting.m > MANY or experiment in ("ood", "larger-model") else 5
 
     def settings(self, method: str, experiment: str, setting: Setting) -> Settings:
