@@ -7,7 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_engine import GROUPS, engine_of, journal_of, model_of, recipe_of, store, weights  # noqa: F401
+from test_engine import GROUPS, engine_of, journal_of, model_of, recipe_of, weights
+from test_engine import store as store
 
 import aioli
 from aioli.data import Indices, MixtureSampler
@@ -30,7 +31,7 @@ LOOK = Segment(uniform(3), 0, FORKS, forks=P, fork_steps=4)
 # ---------------------------------------------------------------------- in the engine
 
 
-def test_a_run_goes_on_as_if_there_had_been_no_forks(store):  # noqa: F811
+def test_a_run_goes_on_as_if_there_had_been_no_forks(store):
     plain, forking = (engine_of(store, model=model_of(attention_dropout=0.1)) for _ in range(2))
     for steps in (0, 3, 4):  # also before the first step, where the optimizer has no state yet
         for engine in (plain, forking):
@@ -51,7 +52,7 @@ def test_a_run_goes_on_as_if_there_had_been_no_forks(store):  # noqa: F811
     assert forking.seconds["probe"] > 0
 
 
-def test_a_fork_is_training_on_its_mixture_at_a_rate_that_falls_to_zero(store):  # noqa: F811
+def test_a_fork_is_training_on_its_mixture_at_a_rate_that_falls_to_zero(store):
     forking, plain = engine_of(store), engine_of(store)
     for engine in (forking, plain):
         engine.advance(Segment(uniform(3), 5))
@@ -72,7 +73,7 @@ def test_a_fork_is_training_on_its_mixture_at_a_rate_that_falls_to_zero(store): 
     np.testing.assert_allclose(told.fork_loss[1], plain.val_losses(plain.validation), rtol=1e-6)
 
 
-def test_stopped_between_forks_it_goes_on_to_the_same_bits(store, tmp_path):  # noqa: F811
+def test_stopped_between_forks_it_goes_on_to_the_same_bits(store, tmp_path):
     chosen = {"name": "aioli-fork", "settings": {"rounds": 6, "delta": 0.5, "doubt": 0.0}}
     whole = Run(recipe_of(store, method=chosen), tmp_path / "whole")
     whole.train()
@@ -96,7 +97,7 @@ def test_stopped_between_forks_it_goes_on_to_the_same_bits(store, tmp_path):  # 
 
 
 @pytest.mark.parametrize("chosen", [{"after": 0.0}, {"rounds": 1}])
-def test_stopped_in_forks_before_the_first_step(chosen, store, tmp_path):  # noqa: F811
+def test_stopped_in_forks_before_the_first_step(chosen, store, tmp_path):
     chosen = {"name": "aioli-fork", "settings": {"delta": 0.5, "doubt": 0.0, **chosen}}
     whole = Run(recipe_of(store, method=chosen), tmp_path / "whole")
     whole.train()
@@ -107,7 +108,7 @@ def test_stopped_in_forks_before_the_first_step(chosen, store, tmp_path):  # noq
     assert torch.equal(weights(last.engine.plain), weights(whole.engine.plain))
 
 
-def test_people_are_told_what_forks_cost_and_that_something_goes_on(store, tmp_path):  # noqa: F811
+def test_people_are_told_what_forks_cost_and_that_something_goes_on(store, tmp_path):
     chosen = {"name": "aioli-fork", "settings": {"rounds": 6, "delta": 0.5}}
     seen = []
 
@@ -127,7 +128,7 @@ def test_people_are_told_what_forks_cost_and_that_something_goes_on(store, tmp_p
     assert set(seen) == {"trying mixtures out on copies of the model"}
 
 
-def test_a_copy_that_diverges_says_that_it_was_a_copy(store, monkeypatch):  # noqa: F811
+def test_a_copy_that_diverges_says_that_it_was_a_copy(store, monkeypatch):
     engine = engine_of(store)
     engine.advance(Segment(uniform(3), 2))
     before = weights(engine.plain)
@@ -137,7 +138,7 @@ def test_a_copy_that_diverges_says_that_it_was_a_copy(store, monkeypatch):  # no
     assert torch.equal(weights(engine.plain), before)
 
 
-def test_towards_a_target_it_finds_the_group_that_is_like_it(store, tmp_path):  # noqa: F811
+def test_towards_a_target_it_finds_the_group_that_is_like_it(store, tmp_path):
     chosen = {"name": "aioli-fork", "settings": {}}
     recipe = recipe_of(store, method=chosen, data={"targets": ["target"]}, train={"steps": 240})
     result = Run(recipe, tmp_path / "run").train()

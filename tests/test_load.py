@@ -1,9 +1,8 @@
 """Long journals, many groups and many runs take bounded work and memory; `make load` measures them whole."""
 
-import sys
 import tracemalloc
-from pathlib import Path
 
+import load
 import numpy as np
 
 from aioli.policies import rules
@@ -11,9 +10,6 @@ from aioli.registry import create
 from aioli.report.trace import Trace
 from aioli.runs import store as stores
 from aioli.runs.store import RunStore
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-import load
 
 
 def peak(path):

@@ -9,16 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from contest import BARE, CONTESTANTS, by_hand, measuring
+from contest.contender import Contender, FailedError
+from contest.job import Job, load, marks, sequences, write_tokens
+from contest.page import page
+from contest.turns import Turns
 from transformers import LlamaConfig, LlamaForCausalLM
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from contest import BARE, CONTESTANTS, by_hand, measuring  # noqa: E402
-from contest.contender import Contender, FailedError  # noqa: E402
-from contest.job import Job, load, marks, sequences, write_tokens  # noqa: E402
-from contest.page import page  # noqa: E402
-from contest.turns import Turns  # noqa: E402
 
 
 @pytest.fixture(scope="module")

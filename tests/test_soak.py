@@ -7,11 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from faults.page import page
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from faults.page import page  # noqa: E402
 
 
 def soak(tmp_path, *options):

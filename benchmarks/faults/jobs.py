@@ -18,7 +18,8 @@ from aioli.files import unsealed
 from aioli.runs.claim import owner_of
 
 State = dict[str, Any]
-WORDS = "data of model is the a mixture law group token loss step run time to from with and in one".split()  # noqa: SIM905
+WORDS = ["data", "of", "model", "is", "the", "a", "mixture", "law", "group", "token", "loss", "step", "run", "time"]
+WORDS += ["to", "from", "with", "and", "in", "one"]
 TIMES = ("seconds", "time", "versions", "train_seconds", "probe_seconds", "probing", "crc", "checksum")
 
 

@@ -50,7 +50,7 @@ class Corpus:
         for entry in self.entries:
             for found in documents(self.recipe, entry, whole=True):
                 notes.update(found.notes)
-                if found.raw is not None and entry.kind == "text" and b"\0" in found.raw[:SEEN]:  # type: ignore[index]
+                if entry.kind == "text" and isinstance(found.raw, bytes) and b"\0" in found.raw[:SEEN]:
                     self._binary(entry, notes)
                     continue
                 for document in found.documents:

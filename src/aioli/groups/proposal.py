@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -126,10 +127,8 @@ def propose(
 
 
 def _need_sklearn() -> None:
-    try:
-        import sklearn  # noqa: F401
-    except ImportError:
-        raise ValueError("groups need scikit-learn: pip install 'aioli-mix[groups]'") from None
+    if find_spec("sklearn") is None:
+        raise ValueError("groups need scikit-learn: pip install 'aioli-mix[groups]'")
 
 
 # ---------------------------------------------------------------------- by field, by source

@@ -12,7 +12,7 @@ from aioli.simplex import Array
 
 WORDS, DIMENSIONS = 20_000, 50
 """Of the vocabulary, and of the space that it is reduced to."""
-TOKEN = r"(?u)\b[^\W\d_]{2,}\b|[{}();=<>\\$/_*#]{1,2}"  # noqa: S105  a pattern of words
+PATTERN = r"(?u)\b[^\W\d_]{2,}\b|[{}();=<>\\$/_*#]{1,2}"
 """Words, and the signs by which program text and formulas are known."""
 BATCH = 512
 
@@ -32,7 +32,7 @@ class Vocabulary:
 
         least = 3 if len(texts) >= 200 else 1
         self.tfidf = TfidfVectorizer(
-            token_pattern=TOKEN, max_features=WORDS, min_df=least, max_df=0.9, sublinear_tf=True, dtype=np.float64
+            token_pattern=PATTERN, max_features=WORDS, min_df=least, max_df=0.9, sublinear_tf=True, dtype=np.float64
         )
         try:
             self.X: Any = self.tfidf.fit_transform(texts)
