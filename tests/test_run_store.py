@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tiny import tiny_recipe, tiny_store
 
+from aioli.carrying import Carrying
 from aioli.cli import main
 from aioli.methods import create, names
-from aioli.registry import Carrying
 from aioli.runs import Job, Problem, RunStore, Setup, rehearse
 from aioli.runs.spec import Result
 from aioli.simplex import uniform

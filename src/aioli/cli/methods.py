@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from aioli.carrying import Carrying
 from aioli.cli.show import table
 from aioli.methods import create, names
-from aioli.registry import Carrying, explain, settings_of
+from aioli.registry import explain, settings_of
 from aioli.runs.spec import Problem, Result
 
 EXAMPLES = """examples:

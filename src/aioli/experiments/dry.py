@@ -8,12 +8,12 @@ from typing import Any
 
 from aioli.analysis import STUDIES
 from aioli.analysis.study import AMPLE, AsMethod, Lab
+from aioli.carrying import Carrying
 from aioli.experiments.bench import recipe_of, words_of
 from aioli.experiments.catalogue import Experiment
 from aioli.experiments.profiles import Profile
 from aioli.experiments.settings import Setting
 from aioli.methods import create
-from aioli.registry import Carrying
 from aioli.runs.rehearsal import made_up
 from aioli.runs.spec import Planned, Problem, Run, closure
 from aioli.train.presets import check_preset

@@ -13,7 +13,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from aioli.registry import Carrying, Outcome, where_from
+from aioli.carrying import Carrying, Outcome
+from aioli.registry import where_from
 from aioli.runs.job import Job, Setup
 from aioli.runs.spec import Planned, Problem, closure
 from aioli.runs.store import RunStore

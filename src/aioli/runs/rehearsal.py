@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aioli.registry import Carrying, where_from
+from aioli.carrying import Carrying
+from aioli.registry import where_from
 from aioli.runs.job import Job, Setup, kind
 from aioli.runs.spec import Planned, Problem, Result, Run, closure
 from aioli.simplex import uniform

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from aioli.config import content_hash, to_config, to_plain
 from aioli.lmo.task import Task
 from aioli.policies import RulePolicy, Rules, Static
-from aioli.simplex import Array, as_mixture, dirichlet_cover, uniform, whole
+from aioli.simplex import Array, as_mixture, box, dirichlet_cover, uniform, whole
 
 BUDGETS: dict[str, float] = {"unrestricted": 10.0, "restricted": 0.5}
 """Extra training a method may use to learn its proportions, in units of the final run's steps (Section 6, E27)."""
@@ -244,9 +244,10 @@ def closure(runs: Iterable[Run]) -> list[Run]:
     return list(found.values())
 
 
-def by_name(
-    values: Mapping[str, float] | Iterable[float] | None, labels: tuple[str, ...], name: str, rest: float | None
-) -> tuple[float, ...] | None:
+Numbers = Mapping[str, float] | Iterable[float] | None
+
+
+def by_name(values: Numbers, labels: tuple[str, ...], name: str, rest: float | None) -> tuple[float, ...] | None:
     """Numbers in the order of the labels, from a list or a dict by name; `rest` stands for names left out."""
     if values is None:
         return None
@@ -269,3 +270,10 @@ def by_name(
 
 def _static(p: ArrayLike) -> Static:
     return Static(tuple(np.asarray(p, dtype=np.float64).tolist()))
+
+
+def bounds(problem: Problem, floors: Numbers, caps: Numbers) -> list[tuple[float, ...] | None]:
+    """Floors and caps in the order of the groups; a group left out of a dict has none."""
+    found = [by_name(floors, problem.groups, "floors", 0.0), by_name(caps, problem.groups, "caps", 1.0)]
+    box(problem.m, *found)
+    return found
