@@ -16,7 +16,9 @@ BENCH_PIP := .venv-bench/bin/python -m pip install --quiet --disable-pip-version
 BROWSER := command -v chromium > /dev/null || command -v chromium-browser > /dev/null || command -v google-chrome > /dev/null || \
   (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium > /dev/null) || \
   echo "no Chromium: tests of reports in a browser are skipped; install it from your system's packages"
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+# one more than there are cores, as many tests wait for processes of their own
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist worksteal \
+  --numprocesses $$($(BIN)/python -c "import os; print(min(4, os.cpu_count() + 1))")
 INPUTS := pyproject.toml constraints.txt
 
 .PHONY: demo test test-slow lint audit load format bench soak peers results docs site clean

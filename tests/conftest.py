@@ -17,6 +17,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture
+def here(monkeypatch):
+    """Commands train in this process: workers of their own take longer to start than these runs to train."""
+    from tiny import Here
+
+    monkeypatch.setattr("aioli.runs.local.LocalExecutor", lambda *_, **__: Here())
+
+
 @pytest.fixture(autouse=True)
 def forget_methods():
     """Methods that a test defines are gone after it."""

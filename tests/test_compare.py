@@ -160,12 +160,10 @@ def test_interrupted_it_saves_itself_and_says_how_to_go_on(data, tmp_path, numbe
     assert main(["runs", "--store", str(tmp_path / "runs"), "--state", "unfinished"]) == 0
 
 
-def test_what_mix_says(data, tmp_path, capsys):
+def test_what_mix_says(here, data, tmp_path, capsys):
     place = tmp_path / "runs"
     out = tmp_path / "mix.json"
-    assert (
-        main(["mix", *words(data, place, "--method", "dml:runs=4", "-o", str(out), "--quiet", "--workers", "1")]) == 0
-    )
+    assert main(["mix", *words(data, place, "--method", "dml:runs=4", "-o", str(out), "--quiet")]) == 0
     said = capsys.readouterr().out
     assert "predicted, 40 steps" in said
     assert "measured, test" in said
@@ -186,9 +184,9 @@ def test_what_mix_says(data, tmp_path, capsys):
     assert "on the way" in capsys.readouterr().out
 
 
-def test_only_the_proportions(data, tmp_path, capsys):
+def test_only_the_proportions(here, data, tmp_path, capsys):
     place = tmp_path / "runs"
-    only = ["--only-proportions", "--quiet", "--workers", "1"]
+    only = ["--only-proportions", "--quiet"]
     assert main(["mix", *words(data, place, "--method", "doge", *only, "--budget", "restricted")]) == 0
     assert "measured" not in capsys.readouterr().out
     assert len(list(place.rglob("result.json"))) == 1
@@ -250,7 +248,7 @@ def test_mistakes_are_one_line(data, tmp_path, command, complaint, capsys):
     assert said.err.count("\n") == 1
 
 
-def test_mistakes_in_methods_of_ones_own(data, tmp_path, capsys):
+def test_mistakes_in_methods_of_ones_own(here, data, tmp_path, capsys):
     file = tmp_path / "mine.py"
     file.write_text(
         "from aioli.methods import method\n"
@@ -271,7 +269,7 @@ def test_mistakes_in_methods_of_ones_own(data, tmp_path, capsys):
         "        loss = (yield [problem.static([1, 0, 0], 3, seed=k)])[0].start_loss[0]\n"
         "    return problem.final_static([1, 0, 0])\n"
     )
-    methods = ["--workers", "1", "--methods", "early", "late", "picky", "endless"]
+    methods = ["--methods", "early", "late", "picky", "endless"]
     assert main(["compare", *words(data, tmp_path / "runs"), "--load", str(file), *methods, "--json"]) == 1
     found = {score["method"]: score for score in json.loads(capsys.readouterr().out)["scores"]}
     assert found["early"]["failed"]["0"].startswith("IndexError")

@@ -17,7 +17,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_code_blocks_run(page, tmp_path, monkeypatch):
+def test_code_blocks_run(page, here, tmp_path, monkeypatch):
     """The blocks of a page run one after the other, with stand-ins for what the README's reader has."""
     monkeypatch.chdir(tmp_path)
     tokens = {name: np.arange(640) for name in ("code", "books", "web")}
@@ -56,7 +56,7 @@ def test_links_lead_somewhere(page):
         assert (page.parent / link).exists(), link
 
 
-LONG = ("trl_sft.py", "lightning_trainer.py")
+LONG = ("huggingface_trainer.py", "trl_sft.py", "lightning_trainer.py")
 """Frameworks that take long to start; their adapters have quicker tests of their own."""
 EXAMPLES = [
     pytest.param(path, marks=pytest.mark.slow) if path.name in LONG else path

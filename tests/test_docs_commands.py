@@ -77,7 +77,7 @@ def world(tmp_path_factory):
     return place
 
 
-MANY = ("aioli compare data", "aioli compare recipe", "aioli mix", "aioli analyze")
+MANY = ("aioli compare", "aioli mix", "aioli analyze", "aioli reproduce all")
 SMALLER = {
     r"(?<==)pythia-\d+m": "tiny",
     r"\b(train|proxy)\.steps=\d+": r"\1.steps=40",

@@ -1,6 +1,7 @@
 """Every policy on every kind of task: steps add up, mixtures are mixtures, states survive, refusals are clean."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,8 +59,13 @@ RULES = {
 IN_DOMAIN_ONLY = {"aioli-diagonal"}
 
 
+EVERY_STEP = {"doremi", "doremi-token", "doge", "doge-normalised", "odm"}
+
+
 def tasks_for(name):
-    return [task for task in TASKS if name not in IN_DOMAIN_ONLY or task.targets == task.m]
+    """Fewer steps for what is asked at every one."""
+    tasks = [task for task in TASKS if name not in IN_DOMAIN_ONLY or task.targets == task.m]
+    return [replace(task, steps=task.steps // 5) for task in tasks] if name in EVERY_STEP else tasks
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -259,8 +265,6 @@ def test_the_conformance_suite_catches_broken_policies():
         def ask(self):
             self.calls += 1
             segment = super().ask()
-            from dataclasses import replace
-
             return segment if segment is None or self.calls % 2 else replace(segment, tag="other")
 
     class Credulous(Broken):

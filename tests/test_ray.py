@@ -1,4 +1,4 @@
-"""The same sweep on Ray as on local processes, with a Ray worker killed half way."""
+"""The same sweep on Ray as in this process, with a Ray worker killed half way."""
 
 import os
 import signal
@@ -6,10 +6,10 @@ import threading
 import time
 
 import pytest
-from tiny import tiny_recipe, tiny_store
+from tiny import Here, tiny_recipe, tiny_store
 
 from aioli.methods import create
-from aioli.runs import Asked, Conductor, LocalExecutor, RayExecutor, RunStore, Setup
+from aioli.runs import Asked, Conductor, RayExecutor, RunStore, Setup
 
 
 def conduct(executor, place, data):
@@ -37,9 +37,7 @@ def kill_one(store, killed):
 def test_a_sweep_is_the_same_on_ray_though_a_worker_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("aioli.runs.conducting.AGAIN", 0.2)
     data = tiny_store(tmp_path / "store", ("code", "books"))
-    local = LocalExecutor(2)
-    expected = conduct(local, tmp_path / "local", data)
-    local.close()
+    expected = conduct(Here(), tmp_path / "here", data)
     store, killed = RunStore(tmp_path / "ray"), []
     executor = RayExecutor(workers=2)
     try:

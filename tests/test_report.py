@@ -11,7 +11,7 @@ import subprocess
 import threading
 
 import pytest
-from tiny import tiny_recipe, tiny_store
+from tiny import Here, tiny_recipe, tiny_store
 
 from aioli.cli import main
 from aioli.methods import create
@@ -20,7 +20,6 @@ from aioli.report.seen import find, look, sort
 from aioli.report.server import Folder, serve
 from aioli.runs.conducting import Asked, Conductor
 from aioli.runs.job import Setup
-from aioli.runs.local import LocalExecutor
 from aioli.runs.store import RunStore
 
 HOSTILE = '</script><img src=x onerror="boom()">&"'
@@ -33,12 +32,11 @@ def runs(tmp_path_factory):
     place = tmp_path_factory.mktemp("report")
     data = tiny_store(place / "data", ("code", "books", HOSTILE))
     setup = Setup.of(tiny_recipe(data, val_final=8))
-    store, executor = RunStore(place / "runs"), LocalExecutor(2)
+    store = RunStore(place / "runs")
     methods = {"stratified": create("stratified"), "aioli": create("aioli", rounds=3, k=1)}
     asked = [Asked(name, method, setup.problem(seed)) for seed in (0, 1) for name, method in methods.items()]
     asked.append(Asked("grid-search", create("grid-search"), setup.problem(0)))
-    carried = Conductor(store, executor, setup, setup).conduct(asked)
-    executor.close()
+    carried = Conductor(store, Here(), setup, setup).conduct(asked)
     assert not any(each.error for each in carried)
     return store, {(each.asked.label, each.asked.problem.seed): each.final.key for each in carried}
 

@@ -20,7 +20,9 @@ def soak(tmp_path, *options):
     return json.loads((tmp_path / "soak.json").read_text())
 
 
-@pytest.mark.parametrize("command", ["train", "prepare", pytest.param("compare", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "command", ["train", *(pytest.param(name, marks=pytest.mark.slow) for name in ("prepare", "compare"))]
+)
 def test_in_spite_of_faults_the_end_is_the_same(command, tmp_path):
     found = soak(tmp_path, "--share", "0.03", "--only", command, "--no-ray")
     assert found["kills"] >= 5
