@@ -204,6 +204,7 @@ def test_a_checkpoint_of_something_else_is_refused(store, tmp_path):
         fitted(tmp_path, store, resume=tmp_path / "at.ckpt")
 
 
+@pytest.mark.slow
 def test_two_processes_train_on_the_batches_of_one(store, tmp_path):
     distributed(store, tmp_path)
     sampler = MixtureSampler(store, BATCH)

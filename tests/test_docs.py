@@ -56,7 +56,7 @@ def test_links_lead_somewhere(page):
         assert (page.parent / link).exists(), link
 
 
-LONG = ("huggingface_trainer.py", "trl_sft.py", "lightning_trainer.py")
+LONG = ("pytorch_loop.py", "huggingface_trainer.py", "trl_sft.py", "lightning_trainer.py")
 """Frameworks that take long to start; their adapters have quicker tests of their own."""
 EXAMPLES = [
     pytest.param(path, marks=pytest.mark.slow) if path.name in LONG else path

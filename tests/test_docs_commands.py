@@ -77,7 +77,9 @@ def world(tmp_path_factory):
     return place
 
 
-MANY = ("aioli compare", "aioli mix", "aioli analyze", "aioli reproduce all")
+MANY = ("aioli compare", "aioli mix", "aioli analyze")
+TESTED = ("aioli reproduce all",)
+"""Every recipe of these is tried out in tests/test_experiments.py."""
 SMALLER = {
     r"(?<==)pythia-\d+m": "tiny",
     r"\b(train|proxy)\.steps=\d+": r"\1.steps=40",
@@ -113,7 +115,7 @@ def to_run() -> list[Any]:
     """Those that are run. Of commands that train many runs the shortest of each, the others with the slow tests."""
     found = [each for each in commands() if not reason(each)]
     many = [sorted((each for each in found if each.startswith(words)), key=len) for words in MANY]
-    late = {each for alike in many for each in alike[1:]}
+    late = {each for alike in many for each in alike[1:]} | {each for each in found if each.startswith(TESTED)}
     return [pytest.param(each, marks=pytest.mark.slow) if each in late else each for each in found]
 
 

@@ -261,6 +261,7 @@ def test_nothing_heavy_is_loaded_to_say_what_there_is():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_what_lm_eval_comes_with(model, data, capsys, monkeypatch, tmp_path):
     """In one test, because reading its 14,000 tasks takes seconds."""
     code, out, _ = run(capsys, "--list-tasks")

@@ -121,6 +121,7 @@ def test_compare_is_paired_and_repeatable(workers):
     assert found.room > 0
 
 
+@pytest.mark.slow
 def test_dml_wins_where_there_is_room_and_uniform_where_there_is_none():
     """Two worlds whose truth is known: a method must tell them apart."""
     methods = [(name, create(name)) for name in ("stratified", "dml", "aioli", "aioli-pooled")]
