@@ -165,7 +165,7 @@ def history(trainer):
         (1, {}),
         (7, {"dataloader_num_workers": 2, "gradient_accumulation_steps": 2}),
         (12, {"restore_callback_states_from_checkpoint": True}),
-        (23, {"gradient_accumulation_steps": 2}),
+        pytest.param(23, {"gradient_accumulation_steps": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_a_resumed_run_equals_one_that_was_never_interrupted(store, tmp_path, cut, more):
