@@ -19,10 +19,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 
 @pytest.fixture
 def here(monkeypatch):
-    """Commands train in this process: workers of their own take longer to start than these runs to train."""
-    from tiny import Here
+    """Commands train in this process."""
+    import tiny
 
-    monkeypatch.setattr("aioli.runs.local.LocalExecutor", lambda *_, **__: Here())
+    monkeypatch.setattr("aioli.runs.local.LocalExecutor", tiny.here)
 
 
 @pytest.fixture(autouse=True)

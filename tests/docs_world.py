@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from tiny import Here
 
 from aioli.cli import main
 from aioli.data import prepare
@@ -61,8 +60,7 @@ def _text(place: Path, rng: np.random.Generator) -> None:
         path.write_bytes(gzip.compress(lines.encode()))
 
     heap = [{"text": document(g), "content": document(g), "meta": {"source": g}} for g in GROUPS for _ in range(30)]
-    rng.shuffle(heap)  # type: ignore[arg-type]
-    packed(place / "corpus.jsonl.gz", heap)
+    packed(place / "corpus.jsonl.gz", [heap[k] for k in rng.permutation(len(heap))])
     (place / "corpus.jsonl").write_bytes(gzip.decompress((place / "corpus.jsonl.gz").read_bytes()))
     shutil.copy(place / "corpus.jsonl", place / "heap.jsonl")
     for name in SLIMPAJAMA:
@@ -143,8 +141,3 @@ def _runs(place: Path) -> None:
     assert main([*sweep, *SMALL]) == 0
     assert main(["fit", "runs.csv", "--proportions", "p_*", "--losses", "loss_*", "-o", "fit.json"]) == 0
     assert main(["solve", "fit.json", "--bootstrap", "10", "-o", "solution.json"]) == 0
-
-
-def here(*_: object) -> Here:
-    """In place of worker processes, which take longer to start than these runs to train."""
-    return Here()

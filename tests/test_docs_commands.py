@@ -13,6 +13,7 @@ from typing import Any
 import datasets
 import docs_world
 import pytest
+import tiny
 import yaml
 
 import aioli.runs.local
@@ -72,7 +73,7 @@ def world(tmp_path_factory):
     place = tmp_path_factory.mktemp("world")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        patch.setattr(aioli.runs.local, "LocalExecutor", docs_world.here)
+        patch.setattr(aioli.runs.local, "LocalExecutor", tiny.here)
         docs_world.build(place)
     return place
 
@@ -120,11 +121,10 @@ def to_run() -> list[Any]:
 
 
 @pytest.mark.parametrize("command", to_run(), ids=str)
-def test_command(command, world, tmp_path, monkeypatch, capsys):
+def test_command(command, world, here, tmp_path, monkeypatch, capsys):
     """With everything that a reader has, but for what the command itself is to make."""
     place = shutil.copytree(world, tmp_path / "here")
     monkeypatch.chdir(place)
-    monkeypatch.setattr(aioli.runs.local, "LocalExecutor", docs_world.here)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")  # not the user's
     words = shlex.split(command)
     assert words[0] == "aioli", f"{command}: say in NOT_RUN why it is not run"

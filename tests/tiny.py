@@ -67,3 +67,8 @@ class Here:
 
     def close(self):
         pass
+
+
+def here(*_, **__):
+    """In place of worker processes, which take longer to start than these runs to train."""
+    return Here()

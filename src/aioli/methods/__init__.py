@@ -2,8 +2,8 @@
 
 A method is one function, decorated with its row of the paper's Table 1. It either returns the final run at once, or is
 a generator that yields stages (lists of runs), receives their results, and returns the final run. Settings are its
-keyword arguments. `docs/your-own-method.md` shows how to add one; `registry` finds them and
-checks their settings, `carrying` carries them out.
+keyword arguments. `docs/your-own-method.md` shows how to add one; `registry` finds them and checks
+their settings, `carrying` carries them out.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -80,6 +80,13 @@ def dml(
     return problem.final_static(best.proportions, best.losses)
 
 
+def _best_simulated(problem: Problem, predict: Callable[[Array], Array], candidates: int, top: int) -> Run:
+    """RegMix's choice: the mean of the mixtures that a law predicts to be the best."""
+    simulated = BestSimulated(candidates, top, seed=problem.seed, target_weights=problem.target_weights)
+    best = simulated.solve(predict, problem.m)
+    return problem.final_static(best.proportions, best.losses)
+
+
 @method("boosted trees", "fit from many runs", "best simulated", lmo=False)
 def regmix(
     problem: Problem,
@@ -92,10 +99,7 @@ def regmix(
 ) -> Plan:
     """RegMix with LightGBM: fit trees to a sweep and average the best simulated mixtures."""
     P, L = yield from _swept(problem, runs, alpha)
-    law = Trees(trees=trees).fit(P, L)
-    simulated = BestSimulated(candidates, top, seed=problem.seed, target_weights=problem.target_weights)
-    best = simulated.solve(law.predict, problem.m)
-    return problem.final_static(best.proportions, best.losses)
+    return _best_simulated(problem, Trees(trees=trees).fit(P, L).predict, candidates, top)
 
 
 @method("linear static", "fit from ≥ m runs", "best simulated")
@@ -112,10 +116,7 @@ def regmix_linear(
     if ridge == 0 and problem.m > runs:
         raise ValueError(f"regmix-linear needs at least m={problem.m} runs, not {runs}; set runs")
     P, L = yield from _swept(problem, runs, alpha)
-    law = LinearStatic(ridge).fit(P, L)
-    simulated = BestSimulated(candidates, top, seed=problem.seed, target_weights=problem.target_weights)
-    best = simulated.solve(law.predict, problem.m)
-    return problem.final_static(best.proportions, best.losses)
+    return _best_simulated(problem, LinearStatic(ridge).fit(P, L).predict, candidates, top)
 
 
 # ---------------------------------------------------------------- online, from extra runs

@@ -38,12 +38,10 @@ def main() -> None:
     from aioli.runs.work import work
 
     load(json.loads(sys.argv[1]))
-    frozen = False
     while (some := orders.get()) is not None and not stop.is_set():
         endings = work_together(some, stop) if len(some) > 1 else [work(some[0], stop)]
-        if not frozen:
+        if not gc.get_freeze_count():
             gc.freeze()  # what is loaded by now stays, and need not be looked through after every run
-            frozen = True
         try:
             channel.write(json.dumps(endings) + "\n")
             channel.flush()
