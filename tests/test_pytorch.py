@@ -122,11 +122,14 @@ def test_a_resumed_loop_goes_on_as_if_nothing_had_happened(store, workers, cut, 
 
 
 def test_workers_that_are_spawned_open_the_store_themselves(store):
-    data = MixtureDataset(MixtureSampler(store, 6), online(store))
-    loader = DataLoader(data, batch_size=None, num_workers=1, multiprocessing_context="spawn")
+    """To its end: torch ends a spawned worker as Python ends, which may abort it while it still sends batches."""
+    cursor = online(store, steps=12)
+    data = MixtureDataset(MixtureSampler(store, 6), cursor)
     reference = MixtureSampler(store, 6)
-    batch = next(iter(loader))
-    same(batch, reference.next(data._cursor.proportions))
+    for batch in DataLoader(data, batch_size=None, num_workers=1, multiprocessing_context="spawn"):
+        same(batch, reference.next(cursor.proportions))
+        cursor.step()
+    assert cursor.done
 
 
 def test_masks_become_ignored_labels(tmp_path):

@@ -128,17 +128,16 @@ def aioli_pooled(
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)
 
 
-@method("linear dynamic", "sweeps on copies of the model", "EGD")
+@method("linear dynamic + entropy", "sweeps on copies of the model", "EGD, eta measured")
 def aioli_fork(
     problem: Problem,
     *,
     rounds: int | None = None,
-    eps: float = 0.25,
+    eps: float = 0.1,
     delta: float = 0.6,
-    eta: float = 3.0,
-    gamma: float | None = None,
+    eta: float = 1.0,
     after: float = 0.1,
-    until: float = 0.4,
+    until: float = 0.3,
     doubt: float = 0.7,
     smoothing: float = 0.05,
     floors: Vector = None,
@@ -146,15 +145,16 @@ def aioli_fork(
     p_init: Vector = None,
     S_init: int = 0,
 ) -> Run:
-    """Ours: sweep mixtures are tried out on copies of the model, so that sweeps disturb neither the run nor each other.
+    """Ours: mixtures are tried out on copies of the model, also the one in force, which shows how far p is to go.
 
+    eta: how far p goes, times what was measured
     rounds: T: how often the mixture may be updated; None: 10, or as many as there are steps
     eps: one-hot smoothing of the sweep mixtures: the share of the mixture in force
     delta: steps of all copies together, as a share of the run's; a copy is trained for at most a hundred
     smoothing: share of uniform mixed in after each update
     """
     low, high = bounds(problem, floors, caps)
-    egd = EGD(eta, **_memory(gamma), smoothing=smoothing, floors=low, caps=high)
+    egd = EGD(eta, **_memory(0.0), smoothing=smoothing, floors=low, caps=high)
     sweep = ForkedSweep(eps, delta, after, until, doubt)
     rounds = max(1, min(10, problem.steps - S_init)) if rounds is None else rounds
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)
