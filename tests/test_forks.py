@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_engine import GROUPS, engine_of, journal_of, model_of, recipe_of, weights
 from test_engine import store as store
@@ -14,7 +14,7 @@ import aioli
 from aioli.data import Indices, MixtureSampler
 from aioli.files import read_json
 from aioli.lmo import EGD, ForkedSweep, Round, Task
-from aioli.lmo.forks import LONGEST, STEEPEST, entropy
+from aioli.lmo.forks import ENOUGH, FARTHEST, LONGEST, best, solve_bent, variety
 from aioli.policies import Online, RulePolicy
 from aioli.protocol import Cursor, Observation, Segment, drive
 from aioli.report.text import running
@@ -164,18 +164,20 @@ def test_forks_do_not_use_groups_up():
 
 @settings(max_examples=40, deadline=None)
 @given(m=st.integers(2, 6), n=st.integers(1, 5), eps=st.floats(0, 0.8), seed=st.integers(0, 10**6))
-def test_a_and_kappa_are_exact_where_returns_diminish_like_entropy(m, n, eps, seed):
+def test_a_and_kappa_are_exact_where_returns_diminish_like_logarithms(m, n, eps, seed):
     rng = np.random.default_rng(seed)
-    A, kappa = rng.normal(size=(n, m)), rng.uniform(0, 2, n)
+    A, kappa = rng.normal(size=(n, m)), rng.uniform(0, 0.5, n)
     p, sweep = 0.9 * rng.dirichlet(np.ones(m)) + 0.1 / m, ForkedSweep(eps=eps, doubt=0.0)
     round = Round(Task(m, 100, n), 1, 10, p, None, 10)
     (segment,) = sweep.probes(sweep.begin(round.task), round)
     start = rng.uniform(2, 4, n)
-    drops = segment.forks @ A.T + entropy(segment.forks)[:, None] * kappa
+    drops = segment.forks @ A.T + variety(segment.forks)[:, None] * kappa
     told = Observation(np.zeros(m), val_loss=start, fork_loss=start - drops)
     state, found = sweep.estimate(sweep.begin(round.task), round, None, [told])
+    gram = state["gram"]
+    assume(gram[-1, -1] - gram[-1, :-1] @ np.linalg.pinv(gram[:-1, :-1], hermitian=True) @ gram[:-1, -1] > ENOUGH)
     np.testing.assert_allclose(found.A, A, atol=1e-6)
-    assert state["kappa"] == pytest.approx(kappa.sum(), abs=1e-6)
+    np.testing.assert_allclose(solve_bent(state["gram"], state["cross"])[1], kappa, atol=1e-6)
 
 
 def estimated(A, kappa=0.0, weights=None, sweep=None, state=None, p=None):
@@ -185,7 +187,7 @@ def estimated(A, kappa=0.0, weights=None, sweep=None, state=None, p=None):
     round = Round(Task(m, 100, n, target_weights=weights), 1, 10, uniform(m) if p is None else p, None, 10)
     state = state or sweep.begin(round.task)
     (segment,) = sweep.probes(state, round)
-    drops = segment.forks @ A.T + kappa * entropy(segment.forks)[:, None]
+    drops = segment.forks @ A.T + kappa * variety(segment.forks)[:, None]
     told = Observation(np.zeros(m), val_loss=np.full(n, 3.0), fork_loss=3.0 - drops)
     return sweep.estimate(state, round, None, [told])
 
@@ -193,8 +195,8 @@ def estimated(A, kappa=0.0, weights=None, sweep=None, state=None, p=None):
 def test_a_is_fitted_on_what_forks_consumed():
     A, sweep = np.array([[0.3, -0.1, 0.2], [0.0, 0.1, 0.4]]), ForkedSweep()
     round = Round(Task(3, 100, 2), 1, 10, uniform(3), None, 10)
-    tokens = np.array([[6.0, 1, 1], [1, 5, 2], [1, 1, 6], [3, 3, 2]])  # eight whole samples
-    drops = tokens / 8 @ A.T
+    tokens = np.array([[58.0, 4, 2], [3, 59, 2], [1, 3, 60], [22, 21, 21]])  # whole samples
+    drops = tokens / 64 @ A.T
     told = Observation(np.zeros(3), val_loss=np.full(2, 3.0), fork_loss=3.0 - drops, fork_tokens=tokens)
     _, found = sweep.estimate(sweep.begin(round.task), round, None, [told])
     np.testing.assert_allclose(found.A, A, atol=1e-9)
@@ -205,27 +207,28 @@ def test_a_is_fitted_on_what_forks_consumed():
 
 
 @settings(max_examples=40, deadline=None)
-@given(m=st.integers(2, 6), kappa=st.floats(0.5, 3), seed=st.integers(0, 10**6))
+@given(m=st.integers(2, 6), kappa=st.floats(0.05, 3), seed=st.integers(0, 10**6))
 def test_towards_a_single_target_the_pull_is_to_the_mixture_that_gains_most(m, kappa, seed):
     rng = np.random.default_rng(seed)
     A = rng.uniform(-1, 1, (1, m))
     state, found = estimated(A, kappa, p=0.8 * rng.dirichlet(np.ones(m)) + 0.2 / m)
-    others = rng.dirichlet(np.ones(m), 500)
-    best = softmax(found.pull)
-    assert best @ A[0] + kappa * entropy(best) >= (others @ A[0] + kappa * entropy(others)).max() - 1e-9
+    p, others = softmax(found.pull), rng.dirichlet(np.ones(m), 500)
+    others = np.vstack([others, 0.9 * p + 0.1 * others])
+    assert p @ A[0] + kappa * variety(p) >= (others @ A[0] + kappa * variety(others)).max() - 1e-3
     assert not state["settled"]
 
 
 def test_where_returns_do_not_diminish_p_goes_far_but_not_for_ever():
     for kappa in (0.0, -1.0, 1e-9):
         _, found = estimated(np.array([[1.0, 0.0, -1.0]]), kappa)
-        np.testing.assert_allclose(found.pull, [STEEPEST / 2, 0.0, -STEEPEST / 2], atol=1e-6)
+        np.testing.assert_allclose(found.pull - found.pull.max(), [0, -FARTHEST, -FARTHEST])
 
 
 def test_sweeps_are_pooled():
-    state, _ = estimated(np.array([[1.0, -1.0]]), 1.0)
-    state, found = estimated(np.array([[0.0, 0.0]]), 3.0, state=state, p=np.array([0.8, 0.2]))
-    np.testing.assert_allclose(found.pull, [0.25, -0.25], atol=1e-6)  # (1 + 0) / (1 + 3)
+    first, second = np.array([[1.0, -1.0]]), np.array([[0.2, 0.1]])
+    state, _ = estimated(first, 0.3)
+    _, found = estimated(second, 0.1, state=state)
+    np.testing.assert_allclose(found.pull, estimated((first + second) / 2, 0.2)[1].pull, atol=1e-6)
 
 
 def test_where_targets_want_their_own_groups_p_stays_and_forks_end():
@@ -237,15 +240,54 @@ def test_where_targets_want_their_own_groups_p_stays_and_forks_end():
     assert 0 < estimated(own, 1.0, sweep=ForkedSweep(doubt=0.0))[1].pull[1] < 0.1
 
 
-def test_targets_that_agree_pull_together_and_weights_decide_between_others():
-    _, agreed = estimated(np.array([[1.0, -1.0], [0.9, -0.9]]), 1.0)
-    _, alone = estimated(np.array([[1.0, -1.0]]), 1.0)
-    assert alone.pull[0] == pytest.approx(1.0)
-    assert 0.9 < agreed.pull[0] * 2**0.5 < 1.0  # the more targets there are, the smaller the steps
-    _, first = estimated(np.array([[1.0, -1.0], [-1.0, 1.0]]), 1.0, weights=(9.0, 1.0))
-    assert first.pull[0] > 0.5
-    _, nearly = estimated(np.array([[1.0, -1.0], [-1.0, 1.0]]), 1.0, weights=(1.0, 1e-9))
+def test_targets_that_agree_pull_like_one_and_weights_decide_between_others():
+    one, other = np.array([[1.0, -1.0]]), np.array([[-1.0, 1.0]])
+    _, alone = estimated(one, 1.0)
+    for n in (2, 7):
+        np.testing.assert_allclose(estimated(np.repeat(one, n, 0), 1.0)[1].pull, alone.pull, rtol=1e-6)
+    _, agreed = estimated(np.vstack([one, 0.9 * one]), 1.0)
+    assert 0.9 * alone.pull[0] < agreed.pull[0] < alone.pull[0]
+    _, first = estimated(np.vstack([one, other]), 1.0, weights=(9.0, 1.0))
+    assert 0 < first.pull[0] < alone.pull[0]
+    _, nearly = estimated(np.vstack([one, other]), 1.0, weights=(1.0, 1e-9))
     np.testing.assert_allclose(nearly.pull, alone.pull, rtol=1e-6)
+
+
+def driven(A, kappa, **settings):
+    """Where a run ends in a world where A and kappa are the truth."""
+    m = len(A)
+    policy = aioli.create("aioli-fork", **settings).policy([f"g{j}" for j in range(m)], 1000, targets=["t"])
+    while (segment := policy.ask()) is not None:
+        told = {}
+        if segment.forks is not None:
+            drops = segment.forks @ np.asarray(A) + kappa * variety(segment.forks)
+            told = {"val_loss": np.full(1, 3.0), "fork_loss": 3.0 - drops[:, None]}
+        policy.tell(Observation(segment.proportions * segment.steps, **told))
+    return policy.report()["p"]
+
+
+def test_with_floors_and_caps_it_is_the_best_mixture_that_they_leave():
+    free = driven([0.3, 0.0, 0.0], 0.05, smoothing=0.0)
+    np.testing.assert_allclose(free, best(np.array([0.3, 0.0, 0.0]), 0.05), atol=1e-6)
+    np.testing.assert_allclose(driven([0.3, 0.0, 0.0], 0.05, smoothing=0.0, floors={"g0": 0.4}), free, atol=1e-6)
+    np.testing.assert_allclose(driven([0.3, 0.0, 0.0], 0.05, caps={"g0": 0.5}), [0.5, 0.25, 0.25], atol=1e-6)
+
+
+def test_a_group_that_is_held_by_its_cap_is_still_found_to_be_bad():
+    """Its fork is the mixture in force, so that nothing tells how fast returns diminish."""
+    p = driven([-1.0, 0.0, 0.0], 0.1, caps={"g0": 0.2})
+    assert p[0] < 0.15
+    assert p[1] == pytest.approx(p[2], abs=1e-3)
+    p = driven([0.0, 0.6], 0.1, caps={"g0": 0.5})
+    assert 0.7 < p[1] < 0.99
+
+
+def test_what_tiny_batches_do_not_tell_is_taken_to_be_as_usual():
+    round = Round(Task(2, 100, 1), 1, 10, uniform(2), None, 10)
+    tokens = np.array([[4.0, 0], [0, 4], [4, 0]])  # the mixture in force was not tried
+    told = Observation(np.zeros(2), val_loss=np.ones(1), fork_loss=np.array([[0.8], [1.0], [0.8]]), fork_tokens=tokens)
+    _, found = ForkedSweep().estimate(ForkedSweep().begin(round.task), round, None, [told])
+    assert 0.5 < found.pull[0] - found.pull[1] < 4.0
 
 
 def test_losses_that_do_not_change_move_nothing_and_settle_nothing():

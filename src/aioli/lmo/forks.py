@@ -5,9 +5,9 @@ zero. So the intervals do not follow one another, nothing that one group taught 
 itself is not disturbed; the price is steps that are thrown away.
 
 The mixture in force is tried out beside them. What it gains over what the others promise for it, were drops linear,
-shows how fast returns diminish, and that says how far p is to go: where drops are `A p + kappa H(p)`, H the entropy,
-the best p is proportional to `exp(A / kappa)`, EGD's step with `eta = 1 / kappa`. Targets that want groups of their own
-gain most from a mixture: there kappa is large, and p stays.
+shows how fast returns diminish, and that says how far p is to go: drops are taken to be `A p + kappa sum(log p)`, whose
+best p is known. Groups that can stand in for each other have a small kappa and p goes far; where each teaches something
+of its own kappa is large, and p stays.
 """
 
 from __future__ import annotations
@@ -25,8 +25,14 @@ from aioli.simplex import Array, smoothed_one_hot, within
 
 LONGEST = 100
 """Steps of a fork that are enough however long the run is."""
-STEEPEST = 6.0
-"""Largest pull between two groups, also where returns do not seem to diminish at all."""
+FIRST = 0.01
+"""A share that is little: returns diminish like the logarithm of a group's share beside it."""
+ENOUGH = 1.0
+"""Squared distance, in `variety`, of the mixture in force from what the others promise for it that tells kappa well."""
+USUAL = 0.2
+"""kappa over the size of contrasts, where it is not told: about what it was towards single targets."""
+FARTHEST = 6.0
+"""Largest pull between two groups: shares that are e^-6 of another are none."""
 OBSERVED = frozenset({"val_loss", "fork_loss"})
 
 
@@ -59,14 +65,14 @@ class ForkedSweep:
             raise ValueError(f"doubt={self.doubt} must not be negative")
 
     def begin(self, task: Task) -> State:
-        """Contrasts and curvature, summed over sweeps, and whether it is settled that p stays."""
+        """The sums of the regression, which do not grow with the sweeps, and whether it is settled that p stays."""
         forks = task.m + 1
-        if task.m > 1 and self.delta * task.steps < forks:
+        if task.m > 1 and self.delta * task.steps < forks - 1e-9:
             raise ValueError(
                 f"delta={self.delta} of {task.steps} steps is {self.delta * task.steps:.3g} steps, too few to try out "
                 f"{forks} mixtures; use delta >= {forks / task.steps:.3g}, if the run has more steps than groups"
             )
-        return {"contrasts": np.zeros((task.targets, task.m)), "kappa": 0.0, "settled": False}
+        return {"gram": np.zeros((forks, forks)), "cross": np.zeros((forks, task.targets)), "settled": False}
 
     def swept(self, task: Task, rounds: int) -> range:
         """The rounds, of so many, that begin with forks: those from `after` to `until`, at least one, and fewer where
@@ -99,49 +105,79 @@ class ForkedSweep:
     def estimate(
         self, state: State, round: Round, start: Array | None, log: Sequence[Observation]
     ) -> tuple[State, Estimate | None]:
-        """A and kappa by least squares over the forks of this sweep; the pull from the sums over all sweeps."""
+        """A and kappa by least squares over the forks of all sweeps, each of which has its own level."""
         if not log:
             return state, None
         before, after = log[0].val_loss, log[0].fork_loss
         assert before is not None
         assert after is not None
-        A, kappa = solve_bent(self._consumed(round, log[0].fork_tokens), before - after)
+        Q, drop = self._consumed(round, log[0].fork_tokens), before - after
+        X, level = np.column_stack([Q, variety(Q)]), drop.mean(0)
+        x = X.mean(0)
+        gram = np.asarray(state["gram"]) + (X - x).T @ (X - x)
+        cross = np.asarray(state["cross"]) + (X - x).T @ (drop - level)
+        contrasts, kappa = solve_bent(gram, cross)
         weights = round.task.weights
-        contrasts = np.asarray(state["contrasts"]) + A - A.mean(1, keepdims=True)
-        bend = state["kappa"] + float(weights @ kappa)
-        theta = agreed(contrasts, weights, self.doubt) * alone(weights)
-        pull = theta / max(bend, float(np.ptp(theta)) / STEEPEST, 1e-300)
+        theta = agreed(contrasts, weights, self.doubt)
+        p = best(theta, float(weights @ kappa))
+        pull = np.maximum(np.log(p / p.max(), where=p > 0.0, out=np.full(p.size, -np.inf)), -FARTHEST)
+        A = contrasts + (level - x[:-1] @ contrasts.T - x[-1] * kappa)[:, None]
         settled = bool(contrasts.any()) and not theta.any()
-        return {"contrasts": contrasts, "kappa": bend, "settled": settled}, Estimate(A, pull)
-
-
-def alone(weights: Array) -> float:
-    """1 for a single target, less the more of them count: one over the square root of how many do, in effect.
-
-    Each mostly wants a group of its own, and a model that has had its share of it so far does not show, within a fork,
-    what it would be without; so returns diminish faster than is seen."""
-    return float(np.sqrt(weights @ weights) / weights.sum())
+        return {"gram": gram, "cross": cross, "settled": settled}, Estimate(A, pull - pull.mean())
 
 
 def agreed(contrasts: Array, weights: Array, doubt: float) -> Array:
-    """How much better than the average group each is for all targets together, shrunk by how far they disagree."""
+    """How much better than the average group each is for all targets together, shrunk by how far they disagree.
+
+    Once because what is left of the sum may be chance. And once more by the square root of how many targets speak for
+    themselves: each mostly wants a group of its own, and a model that has had its share of it so far does not show,
+    within a fork, what it would be without."""
     theta = weights @ contrasts
     length = float(theta @ theta)
-    apart = doubt**2 * disagreement(contrasts, weights, np.zeros(len(weights)))
-    return np.asarray(theta * (max(0.0, 1.0 - apart / length) if length > 0.0 else 0.0))
+    if length == 0.0:
+        return np.zeros_like(theta)
+    apart = disagreement(contrasts, weights, np.zeros(len(weights))) / length
+    count = float(weights.sum() ** 2 / (weights @ weights))
+    speak = 1.0 + (count - 1.0) * min(1.0, apart)
+    return np.asarray(theta * max(0.0, 1.0 - doubt**2 * apart) / math.sqrt(speak))
 
 
-def entropy(P: Array) -> Array:
-    """H of each row."""
-    return np.asarray(-(P * np.log(np.where(P > 0.0, P, 1.0))).sum(-1))
+def variety(P: Array) -> Array:
+    """The sum over groups of the logarithm of their share, for each row; finite also where a group is left out."""
+    return np.asarray(np.log(P + FIRST).sum(-1))
 
 
-def solve_bent(Q: Array, drop: Array) -> tuple[Array, Array]:
-    """A (n, m) and kappa (n) that explain drops (K, n) after mixtures Q (K, m) as `A q + kappa H(q)`.
+def best(theta: Array, kappa: float) -> Array:
+    """The mixture p that has the largest `theta p + kappa variety(p)`: shares are `kappa / (mu - theta) - FIRST`."""
+    m, top = theta.size, float(theta.max())
+    size = max(float(np.ptp(theta)), abs(kappa))
+    if size == 0.0:
+        return np.full(m, 1.0 / m)
+    kappa = max(kappa, 1e-6 * size)
+    low, high = 0.0, kappa / FIRST  # of mu - top: all shares are 0 at the upper end, at the lower one is infinite
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        if np.maximum(kappa / (middle + top - theta) - FIRST, 0.0).sum() > 1.0:
+            low = middle
+        else:
+            high = middle
+    p = np.maximum(kappa / (high + top - theta) - FIRST, 0.0)
+    return np.asarray(p / p.sum())
 
-    As in `solve_drops`, contrasts that the mixtures do not determine are taken to be zero."""
-    X = np.column_stack([Q, entropy(Q)])
-    x, d = X.mean(0), drop.mean(0)
-    found = np.linalg.lstsq(X - x, drop - d, rcond=1e-4)[0]
-    contrast, kappa = found[:-1] - found[:-1].mean(0), found[-1]
-    return np.asarray((contrast + (d - x[:-1] @ contrast - x[-1] * kappa)).T), np.asarray(kappa)
+
+def solve_bent(gram: Array, cross: Array) -> tuple[Array, Array]:
+    """Contrasts of A (n, m) and kappa (n) that explain drops as `A q + kappa variety(q)`, from the sums of squares of
+    (q, variety) and of their products with the drops.
+
+    Contrasts that the mixtures do not determine are taken to be zero. Where they hardly determine kappa, because caps
+    or tiny batches leave no mixture in the midst of the others, it is taken to be as large as usual.
+    """
+    inverse = np.linalg.pinv(gram[:-1, :-1], rcond=1e-8, hermitian=True)
+    along = inverse @ gram[:-1, -1]
+    straight = inverse @ cross[:-1]
+    told = float(gram[-1, -1] - gram[:-1, -1] @ along)  # what is left of variety beside q
+    lent = max(0.0, ENOUGH - told)
+    usual = USUAL * np.sqrt(np.mean((straight - straight.mean(0)) ** 2, axis=0))
+    kappa = (cross[-1] - along @ cross[:-1] + lent * usual) / (told + lent)
+    contrasts = straight - np.outer(along, kappa)
+    return np.asarray((contrasts - contrasts.mean(0)).T), np.asarray(kappa)

@@ -128,7 +128,7 @@ def aioli_pooled(
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)
 
 
-@method("linear dynamic + entropy", "sweeps on copies of the model", "EGD, eta measured")
+@method("linear dynamic + logarithms", "sweeps on copies of the model", "EGD, eta measured")
 def aioli_fork(
     problem: Problem,
     *,
