@@ -128,7 +128,7 @@ def aioli_pooled(
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)
 
 
-@method("linear dynamic + logarithms", "sweeps on copies of the model", "EGD, eta measured")
+@method("linear dynamic + log", "sweeps on copies of the model", "Direct")
 def aioli_fork(
     problem: Problem,
     *,
@@ -147,7 +147,7 @@ def aioli_fork(
 ) -> Run:
     """Ours: mixtures are tried out on copies of the model, also the one in force, which shows how far p is to go.
 
-    eta: how far p goes, times what was measured
+    eta: how far p goes, 1 being the best mixture by what was measured
     rounds: T: how often the mixture may be updated; None: 10, or as many as there are steps
     eps: one-hot smoothing of the sweep mixtures: the share of the mixture in force
     delta: steps of all copies together, as a share of the run's; a copy is trained for at most a hundred
