@@ -128,30 +128,29 @@ def aioli_pooled(
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)
 
 
-@method("linear dynamic + log", "sweeps on copies of the model", "Direct")
+@method("linear dynamic", "sweeps on copies of the model", "EGD")
 def aioli_fork(
     problem: Problem,
     *,
     rounds: int | None = None,
-    eps: float = 0.1,
+    eps: float = 0.25,
     delta: float = 0.6,
-    eta: float = 1.0,
+    eta: float = 3.0,
     after: float = 0.1,
-    until: float = 0.3,
+    until: float = 0.4,
     doubt: float = 0.7,
-    smoothing: float = 0.05,
+    smoothing: float = 0.2,
     floors: Vector = None,
     caps: Vector = None,
     p_init: Vector = None,
     S_init: int = 0,
 ) -> Run:
-    """Ours: mixtures are tried out on copies of the model, also the one in force, which shows how far p is to go.
+    """Ours: sweep mixtures are tried out on copies of the model, so that sweeps disturb neither the run nor each other.
 
-    eta: how far p goes, 1 being the best mixture by what was measured
     rounds: T: how often the mixture may be updated; None: 10, or as many as there are steps
     eps: one-hot smoothing of the sweep mixtures: the share of the mixture in force
     delta: steps of all copies together, as a share of the run's; a copy is trained for at most a hundred
-    smoothing: share of uniform mixed in after each update
+    smoothing: share of uniform in every mixture: a group's first few percent are worth more than forks of it show
     """
     low, high = bounds(problem, floors, caps)
     egd = EGD(eta, **_memory(0.0), smoothing=smoothing, floors=low, caps=high)
