@@ -37,8 +37,8 @@ zero, so that none is shown, though there may be a little; methods are not ranke
 
 No method was tuned here setting by setting, as the paper tuned Aioli, Skill-It and DoGE: all have their defaults, and
 those of `aioli-pooled` and `aioli-fork` were chosen on other combinations of the same groups; what to try was suggested
-by some of the settings below, and once they decided (docs/methods.md says which and when). Pieces of one document may be in two splits, which favours
-training on a target's own group.
+by some of the settings below, and once they decided (docs/methods.md says which and when). Pieces of one document may
+be in two splits, which favours training on a target's own group.
 """
 
 
