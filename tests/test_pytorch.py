@@ -123,7 +123,7 @@ def test_a_resumed_loop_goes_on_as_if_nothing_had_happened(store, workers, cut, 
 
 def test_workers_that_are_spawned_open_the_store_themselves(store):
     """To its end: torch ends a spawned worker as Python ends, which may abort it while it still sends batches."""
-    cursor = online(store, steps=12)
+    cursor = online(store)
     data = MixtureDataset(MixtureSampler(store, 6), cursor)
     reference = MixtureSampler(store, 6)
     for batch in DataLoader(data, batch_size=None, num_workers=1, multiprocessing_context="spawn"):

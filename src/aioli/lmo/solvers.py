@@ -68,10 +68,9 @@ class EGD:
         low, high = box(p.size, self.floors, self.caps)
         with np.errstate(divide="ignore"):
             logits = np.maximum(np.log(p), -1e4)  # a share of exactly 0 stays at 0 to every digit, yet is plain JSON
-        origin = logits
         if self.floors or self.caps:
             logits = np.maximum(project(logits, low, high), -1e4)
-        return {"origin": origin, "logits": logits, "pulls": []}
+        return {"origin": logits, "logits": logits, "pulls": []}
 
     def step(self, state: State, pull: ArrayLike) -> tuple[State, Array]:
         """One update; returns the new state and mixture, and leaves the old state as it is.
