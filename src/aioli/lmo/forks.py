@@ -56,13 +56,13 @@ class ForkedSweep:
             raise ValueError(f"doubt={self.doubt} must not be negative")
 
     def begin(self, task: Task) -> State:
-        """The largest size of A so far, the sum of the pulls, and whether it is settled that p stays."""
+        """The largest size of A so far, and whether it is settled that p stays."""
         if task.m > 1 and self.delta * task.steps < task.m - 1e-9:
             raise ValueError(
                 f"delta={self.delta} of {task.steps} steps is {self.delta * task.steps:.3g} steps, too few to try out "
                 f"{task.m} mixtures; use delta >= {task.m / task.steps:.3g}, if the run has as many steps as groups"
             )
-        return {"size": 0.0, "pull": np.zeros(task.m), "settled": False}
+        return {"size": 0.0, "settled": False}
 
     def swept(self, task: Task, rounds: int) -> range:
         """The rounds, of so many, that begin with forks: those from `after` to `until`, at least one, and fewer where
@@ -95,10 +95,7 @@ class ForkedSweep:
     def estimate(
         self, state: State, round: Round, start: Array | None, log: Sequence[Observation]
     ) -> tuple[State, Estimate | None]:
-        """A solves `P A_i = beta_i` (E4); pulls are its column sums relative to the size of each target's row.
-
-        They accumulate here, for a solver that starts from even shares each time: what it then mixes in of these
-        (`smoothing`) is in force, but does not take back what is known."""
+        """A solves `P A_i = beta_i` (E4); pulls are its column sums relative to the size of each target's row."""
         if not log:
             return state, None
         before, after = log[0].val_loss, log[0].fork_loss
@@ -108,8 +105,7 @@ class ForkedSweep:
         weights = round.task.weights
         size = max(state["size"], size_of(A, weights))
         pull = pulls(A, weights, self.doubt) / (size or 1.0) * (SEVERAL if len(weights) > 1 else 1.0)
-        total = np.asarray(state["pull"]) + pull
-        return {"size": size, "pull": total, "settled": size > 0.0 and not pull.any()}, Estimate(A, total)
+        return {"size": size, "settled": size > 0.0 and not pull.any()}, Estimate(A, pull)
 
 
 def size_of(A: Array, weights: Array) -> float:

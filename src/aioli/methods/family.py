@@ -153,9 +153,10 @@ def aioli_fork(
     smoothing: share of uniform in every mixture: a group's first few percent are worth more than forks of it show
     """
     low, high = bounds(problem, floors, caps)
-    egd = EGD(eta, **_memory(0.0), smoothing=smoothing, floors=low, caps=high)
-    sweep = ForkedSweep(eps, delta, after, until, doubt)
     rounds = max(1, min(10, problem.steps - S_init)) if rounds is None else rounds
+    # pulls of all rounds, so that what smoothing puts in is in force but does not take back what is known
+    egd = EGD(eta, memory="window", window=max(1, rounds), smoothing=smoothing, floors=low, caps=high)
+    sweep = ForkedSweep(eps, delta, after, until, doubt)
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)
 
 
