@@ -26,12 +26,13 @@ import torch
 
 import aioli
 from aioli.data import MixtureSampler, TokenStore, write_store
+from aioli.policies import looks
 from aioli.protocol import Segment
 from aioli.train import Engine, Run, Schedule, Settings, StoppedError, TrainRecipe
 from aioli.train.memory import keep_memory
 from aioli.train.models import build_model
 from aioli.train.optimizer import adamw
-from aioli.train.validation import budget, looks, subset
+from aioli.train.validation import budget, subset
 
 VOCABULARY, CONTEXT, BATCH, STEPS = 512, 64, 16, 10
 

@@ -217,6 +217,14 @@ def test_the_plan_is_what_is_trained(data, tmp_path, capsys, whole):
     assert "regmix-linear:runs=2 cannot run here: regmix-linear needs at least m=3 runs" in capsys.readouterr().out
 
 
+def test_the_plan_counts_steps_on_copies(data, tmp_path, capsys):
+    methods = ["--methods", "stratified", "aioli-fork:delta=0.3", "--no-timing", "--json"]
+    assert main(["plan", *words(data, tmp_path), "data.targets=[code]", "data.groups=[books,web]", *methods]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [method["extra_steps"] for method in found["methods"]] == [0, pytest.approx(0.3)]
+    assert found["run_steps"] == 40 + 40 + 12
+
+
 @pytest.mark.parametrize(
     ("command", "complaint"),
     [

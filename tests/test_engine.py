@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 import aioli
 from aioli.data import MixtureSampler, write_store
 from aioli.files import read_json
+from aioli.policies import looks
 from aioli.protocol import Segment
 from aioli.train import DivergedError, Engine, Run, Schedule, Settings, StoppedError, TrainRecipe, checkpoint, journal
 from aioli.train.forward import directional
@@ -17,7 +18,7 @@ from aioli.train.models import build_model, preset_config
 from aioli.train.optimizer import adamw
 from aioli.train.presets import PRESETS
 from aioli.train.probes import gradient_of, group_losses
-from aioli.train.validation import budget, looks, subset
+from aioli.train.validation import budget, subset
 
 VOCABULARY, CONTEXT, GROUPS = 97, 16, ("a", "b", "c")
 

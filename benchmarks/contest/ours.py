@@ -14,9 +14,9 @@ from aioli.adapters.pytorch import MixtureDataset
 from aioli.config import to_config
 from aioli.data import MixtureSampler, TokenStore
 from aioli.lmo.task import Task
-from aioli.policies import RulePolicy, Static, Then
+from aioli.policies import RulePolicy, Static, Then, looks
 from aioli.train import Run, TrainRecipe, checkpoint
-from aioli.train.validation import budget, looks, subset
+from aioli.train.validation import budget, subset
 from contest.by_hand import first_model, optimizer_of, update
 from contest.job import Job
 from contest.turns import Turns

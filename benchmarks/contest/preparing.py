@@ -13,8 +13,9 @@ from transformers.utils import logging
 
 import aioli
 from aioli.data import write_store
+from aioli.policies import looks
 from aioli.train import Run
-from aioli.train.validation import budget, looks
+from aioli.train.validation import budget
 from contest.job import HELD_OUT, SHAPE, Job, write_tokens
 from contest.ours import recipe_of
 

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from aioli.data.store import TokenStore
-from aioli.policies import RulePolicy
+from aioli.policies import RulePolicy, looks
 from aioli.simplex import Array
 from aioli.train.probes import IGNORED
-from aioli.train.validation import FORWARD_SHARE, budget, looks, subset
+from aioli.train.validation import FORWARD_SHARE, budget, subset
 
 SHARE = 0.04
 """Share of the training compute that a policy's looks may take, unless the number of sequences is given."""

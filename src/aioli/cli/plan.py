@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
         "refused": refused,
         "runs": len(jobs),
         "finished": len(there),
-        "run_steps": sum(job.run.task.steps for key, job in jobs.items() if key not in there),
+        "run_steps": sum(job.trained for key, job in jobs.items() if key not in there),
         "workers": workers,
         "judging": judging,
         "seconds": _wall(plans, jobs, there, seconds, workers) if seconds else None,
@@ -141,7 +141,7 @@ def _method(label: str, plan: Rehearsal, seconds: Mapping[str, float], steps: in
     return {
         "method": label,
         "extra_runs": len(plan.extra),
-        "extra_steps": sum(job.run.task.steps for job in plan.extra) / steps,
+        "extra_steps": (sum(job.trained for job in plan.extra) + plan.stages[-1][0].tried) / steps,
         "seconds": sum(seconds[key] for key in plan.counted(label)) if seconds else None,
         "stages": stages,
     }

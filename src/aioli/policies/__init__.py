@@ -12,6 +12,7 @@ nothing, and the state is plain JSON that can be dumped and reloaded between any
 
 from aioli.policies.bandit import Bandit
 from aioli.policies.online import Normalise, Online, Solver, normalise
+from aioli.policies.rehearsed import fork_steps, looks, rehearsed
 from aioli.policies.rules import RulePolicy, Rules, build, check_observation
 from aioli.policies.static import Static
 from aioli.policies.then import Then
@@ -27,5 +28,8 @@ __all__ = [
     "Then",
     "build",
     "check_observation",
+    "fork_steps",
+    "looks",
     "normalise",
+    "rehearsed",
 ]

@@ -15,7 +15,6 @@ from aioli.policies import Static
 from aioli.runs.job import Job, Setup
 from aioli.simplex import uniform
 from aioli.train import Run, TrainRecipe
-from aioli.train.validation import fork_steps
 
 FACTORS = {"excess_loss": 1.4, "token_excess_loss": 1.4, "grad_inner": 2.8, "grad_norm": 2.8, "val_loss": 1.04}
 """Time of a step with these observations, in units of a plain one, as benchmarks/engine.py measures it."""
@@ -44,7 +43,7 @@ class Pace:
         """Of a whole run."""
         policy = job.run.policy()
         factor = OVERVIEW * max([1.0, *(FACTORS.get(kind, 1.0) for kind in policy.needs)])
-        return STARTED + (job.run.task.steps * factor + fork_steps(policy)) * self.step + self.judging
+        return STARTED + (job.run.task.steps * factor + job.tried) * self.step + self.judging
 
 
 def measure(setup: Setup, threads: int = 1) -> Pace:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from aioli.config import content_hash, to_config
 from aioli.data.store import TokenStore, sha256_of
-from aioli.policies import Static
+from aioli.policies import Static, fork_steps
 from aioli.registry import loaded
 from aioli.runs.machine import gpus
 from aioli.runs.spec import Problem, Run
@@ -141,6 +141,16 @@ class Job:
     def end(self) -> int:
         """The step it ends at, its parents' steps included."""
         return self.run.task.steps + (0 if self.parent is None else self.parent.end)
+
+    @cached_property
+    def tried(self) -> int:
+        """Steps on copies of the model, at most, which are forgotten."""
+        return fork_steps(self.run.policy())
+
+    @property
+    def trained(self) -> int:
+        """Steps that it takes, those on copies included."""
+        return self.run.task.steps + self.tried
 
     @cached_property
     def content(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from accelerate.utils import LoggerType
 from aioli.config import from_config
 from aioli.data.sampler import MixtureSampler
 from aioli.data.store import TokenStore
-from aioli.policies import RulePolicy
+from aioli.policies import RulePolicy, fork_steps, looks, rehearsed
 from aioli.recipe import build, read
 from aioli.registry import create
 from aioli.train import checkpoint
@@ -25,7 +25,7 @@ from aioli.train.optimizer import Schedule
 from aioli.train.probes import Validation
 from aioli.train.problem import problem_of
 from aioli.train.recipe import TrainRecipe
-from aioli.train.validation import FORWARD_SHARE, LOOKS, OVERVIEW, budget, fork_steps, looks, rehearsed, subset
+from aioli.train.validation import FORWARD_SHARE, LOOKS, OVERVIEW, budget, subset
 
 SHORT = 20
 """Steps of a fork below which it misleads more often than not (docs/methods.md)."""

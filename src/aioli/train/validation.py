@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from aioli.data.order import key, permute
 from aioli.data.store import TokenStore
-from aioli.policies import RulePolicy
-from aioli.protocol import Observation, Segment
 from aioli.train.probes import IGNORED, Validation
 
 FORWARD_SHARE = 0.4
@@ -44,35 +41,6 @@ def subset(
         labels.append(tokens if mask is None else tokens.masked_fill(mask == 0, IGNORED))
         owners.append(torch.full((count,), i, dtype=torch.int64))
     return Validation(torch.cat(ids), torch.cat(labels), torch.cat(owners), len(targets), batch)
-
-
-def looks(policy: RulePolicy) -> int:
-    """How often a policy looks at the validation loss, counted on made-up values."""
-    if "val_loss" not in policy.needs:
-        return 0
-    return sum(("val_loss" in each.observe) + _forks(each) for each in rehearsed(policy))
-
-
-def fork_steps(policy: RulePolicy) -> int:
-    """Steps of all its forks, at most: made-up values settle nothing."""
-    if "fork_loss" not in policy.needs:
-        return 0
-    return sum(_forks(each) * each.fork_steps for each in rehearsed(policy))
-
-
-def _forks(segment: Segment) -> int:
-    return 0 if segment.forks is None else len(segment.forks)
-
-
-def rehearsed(policy: RulePolicy) -> Iterator[Segment]:
-    """What it asks for, told made-up values."""
-    rehearsal, n = RulePolicy(policy.rules, policy.task), policy.task.targets
-    while (segment := rehearsal.ask()) is not None:
-        yield segment
-        values: dict[str, Any] = {kind: np.ones(policy.task.m) for kind in segment.observe}
-        values |= {"val_loss": np.ones(n), "lr": 1.0}
-        values |= {"fork_loss": np.ones((_forks(segment), n))} if segment.forks is not None else {}
-        rehearsal.tell(Observation(segment.proportions * segment.steps, **values))
 
 
 def budget(count: int, steps: int, batch_tokens: int, context: int, targets: int, share: float) -> int:
