@@ -52,15 +52,15 @@ def test_a_run_goes_on_as_if_there_had_been_no_forks(store):
     assert forking.seconds["probe"] > 0
 
 
-def test_a_fork_is_training_on_its_mixture_at_a_rate_that_falls_to_zero(store):
+def test_a_fork_is_training_on_its_mixture_at_a_rate_that_ends_at_zero(store):
     forking, plain = engine_of(store), engine_of(store)
     for engine in (forking, plain):
         engine.advance(Segment(uniform(3), 5))
-    told = forking.advance(LOOK)
+    told = forking.advance(replace(LOOK, fork_cooling=0.5))
     rates = []
-    for k in range(4):
+    for scale in (1.0, 1.0, 0.75, 0.25):  # the second half falls to zero, linearly
         batch = plain.sampler.next(P[1])
-        rates.append(plain.settings.schedule.rate(plain.step) * (1 - (k + 0.5) / 4))
+        rates.append(plain.settings.schedule.rate(plain.step) * scale)
         for group in plain.optimizer.param_groups:
             group["lr"] = rates[-1]
         ids = torch.from_numpy(batch.ids)
@@ -271,6 +271,17 @@ def test_forks_keep_to_their_share_of_the_run(steps, m, delta):
     assert 0 < spent <= delta * steps
 
 
+@settings(max_examples=40, deadline=None)
+@given(steps=st.integers(1, 300), cooling=st.floats(0.01, 1))
+def test_the_rate_of_a_fork_stays_and_then_falls_to_zero(steps, cooling):
+    segment = Segment(uniform(3), 0, FORKS, forks=P, fork_steps=steps, fork_cooling=cooling)
+    scales = [segment.fork_scale(step) for step in range(steps)]
+    assert scales == sorted(scales, reverse=True)
+    assert all(0 < scale <= 1 for scale in scales)
+    assert all(scale == 1 for step, scale in enumerate(scales) if step + 0.5 <= (1 - cooling) * steps - 1e-9)
+    assert scales[-1] == pytest.approx(min(1, 0.5 / (cooling * steps)))
+
+
 def test_a_share_that_is_too_small_for_one_step_each_is_refused():
     with pytest.raises(ValueError, match=r"delta=0.2 of 12 steps is 2.4 steps, too few .* delta >= 0.417"):
         aioli.create("aioli-fork", delta=0.2).policy(5, 12)
@@ -342,14 +353,21 @@ def test_trainers_that_cannot_fork_say_so_and_what_to_use_instead():
 
 @pytest.mark.parametrize(
     ("more", "words"),
-    [({"fork_steps": 4}, "no forks"), ({"forks": P}, "no forks"), ({"forks": P + 1, "fork_steps": 4}, "forks")],
+    [
+        ({"fork_steps": 4}, "no forks"),
+        ({"forks": P}, "no forks"),
+        ({"forks": P + 1, "fork_steps": 4}, "forks"),
+        ({"forks": P, "fork_steps": 4, "fork_cooling": 0.0}, "fork_cooling=0.0 is not a share"),
+    ],
 )
 def test_forks_that_make_no_sense_are_refused(more, words):
     with pytest.raises(ValueError, match=words):
         Segment(uniform(3), 0, FORKS, **more)
 
 
-@pytest.mark.parametrize("wrong", [{"delta": 0.0}, {"eps": 1.0}, {"after": 0.5, "until": 0.4}, {"delta": 2.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"delta": 0.0}, {"eps": 1.0}, {"after": 0.5, "until": 0.4}, {"delta": 2.0}, {"cooling": 0.0}]
+)
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         ForkedSweep(**wrong)

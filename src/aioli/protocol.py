@@ -70,9 +70,12 @@ class Segment:
     """The share of the batch that `grad_inner` may spend on validation data (E18)."""
     forks: Array | None = None
     """Mixtures, (k, m), that `fork_loss` tries out from where the segment ends, each on a copy of the model that is
-    forgotten afterwards, at a learning rate that falls to zero. The run goes on as if there had been none."""
+    forgotten afterwards, at a learning rate that ends at zero. The run goes on as if there had been none."""
     fork_steps: int = 0
     """Optimizer steps of each fork."""
+    fork_cooling: float = 0.25
+    """The last share of a fork's steps, in which the learning rate falls to zero: what is seen then is what the mixture
+    taught, not the noise of the last steps."""
 
     def __post_init__(self) -> None:
         p = as_mixture(self.proportions)
@@ -104,6 +107,12 @@ class Segment:
         object.__setattr__(self, "fork_steps", whole(self.fork_steps, "fork_steps"))
         if "fork_loss" in self.observe and (self.forks is None or self.fork_steps < 1):
             raise ValueError("fork_loss is asked for, but there are no forks, or of no steps; give both")
+        if not 0.0 < self.fork_cooling <= 1.0:
+            raise ValueError(f"fork_cooling={self.fork_cooling} is not a share of the steps; use 0 < cooling <= 1")
+
+    def fork_scale(self, step: int) -> float:
+        """By what to multiply the learning rate in step number `step` of a fork, counted from 0."""
+        return min(1.0, (1.0 - (step + 0.5) / self.fork_steps) / self.fork_cooling)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Segment) and all(_same(v, vars(other)[k]) for k, v in vars(self).items())

@@ -1,6 +1,6 @@
 """ForkedSweep (ours): A^t as the paper defines A*, from a sweep of forks instead of intervals of the run itself.
 
-Every sweep mixture is tried out from the same weights, on a copy that is forgotten, while the learning rate falls to
+Every sweep mixture is tried out from the same weights, on a copy that is forgotten, at a learning rate that ends at
 zero. So the intervals do not follow one another, nothing that one group taught is left over in the next, and the run
 itself is not disturbed; the price is steps that are thrown away.
 """
@@ -35,6 +35,9 @@ class ForkedSweep:
     """One-hot smoothing: the share of the mixture in force in each sweep mixture (E32)."""
     delta: float = 0.6
     """Steps of all forks together, as a share of the run's; forks have at most a hundred steps each."""
+    cooling: float = 0.25
+    """The last share of a fork's steps, in which the learning rate falls to zero: with less, forks come further and
+    show more; with none, what is seen is mostly the noise of their last steps."""
     after: float = 0.1
     """Share of the run before the first forks."""
     until: float = 0.4
@@ -50,6 +53,8 @@ class ForkedSweep:
         smoothed_one_hot(2, self.eps)
         if not 0.0 < self.delta <= 1.0:
             raise ValueError(f"delta={self.delta} is not a share of the run; use 0 < delta <= 1")
+        if not 0.0 < self.cooling <= 1.0:
+            raise ValueError(f"cooling={self.cooling} is not a share of a fork's steps; use 0 < cooling <= 1")
         if not 0.0 <= self.after < self.until <= 1.0:
             raise ValueError(f"after={self.after}, until={self.until}: use shares of the run, 0 <= after < until <= 1")
         if not self.doubt >= 0.0:
@@ -89,8 +94,8 @@ class ForkedSweep:
         """One segment without steps, which asks for the forks."""
         if round.task.m == 1 or state["settled"] or round.t not in self.swept(round.task, round.rounds):
             return []
-        forks = self.mixtures(round)
-        return [Segment(round.p, 0, OBSERVED, tag="forks", forks=forks, fork_steps=self.steps(round))]
+        forks, steps = self.mixtures(round), self.steps(round)
+        return [Segment(round.p, 0, OBSERVED, tag="forks", forks=forks, fork_steps=steps, fork_cooling=self.cooling)]
 
     def estimate(
         self, state: State, round: Round, start: Array | None, log: Sequence[Observation]

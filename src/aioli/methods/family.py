@@ -135,6 +135,7 @@ def aioli_fork(
     rounds: int | None = None,
     eps: float = 0.25,
     delta: float = 0.6,
+    cooling: float = 0.25,
     eta: float = 3.0,
     after: float = 0.1,
     until: float = 0.4,
@@ -150,13 +151,14 @@ def aioli_fork(
     rounds: T: how often the mixture may be updated; None: 10, or as many as there are steps
     eps: one-hot smoothing of the sweep mixtures: the share of the mixture in force
     delta: steps of all copies together, as a share of the run's; a copy is trained for at most a hundred
+    cooling: the last share of a copy's steps, in which its learning rate falls to zero
     smoothing: share of uniform in every mixture: a group's first few percent are worth more than forks of it show
     """
     low, high = bounds(problem, floors, caps)
     rounds = max(1, min(10, problem.steps - S_init)) if rounds is None else rounds
     # pulls of all rounds, so that what smoothing puts in is in force but does not take back what is known
     egd = EGD(eta, memory="window", window=max(1, rounds), smoothing=smoothing, floors=low, caps=high)
-    sweep = ForkedSweep(eps, delta, after, until, doubt)
+    sweep = ForkedSweep(eps, delta, cooling, after, until, doubt)
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)
 
 

@@ -1,12 +1,13 @@
 """Forks: mixtures that are tried out for some steps on a copy of the model, and forgotten.
 
 In: an engine where it is, and a segment with `forks`. Out: the validation losses after each of them. The learning rate
-falls to zero within a fork, so that what is seen is what the mixture taught and not the noise of the last steps.
+falls to zero at the end of a fork, so that what is seen is what the mixture taught and not the noise of the last steps.
 Weights, optimizer, random numbers and the place in the data are put back after each, to the bit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +28,14 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Falling(Schedule):
-    """A schedule that falls to zero, linearly, within so many steps from `begin`."""
+    """A schedule that falls to zero at the end of a fork."""
 
     begin: int = 0
-    within: int = 1
+    scale: Callable[[int], float] = lambda _: 1.0
 
     def rate(self, step: int) -> float:
         """The learning rate of step number `step`, counted from 0."""
-        return super().rate(step) * max(0.0, 1.0 - (step - self.begin + 0.5) / self.within)
+        return super().rate(step) * self.scale(step - self.begin)
 
 
 def fork_losses(engine: Engine, segment: Segment) -> dict[str, Array]:
@@ -49,7 +50,7 @@ def fork_losses(engine: Engine, segment: Segment) -> dict[str, Array]:
         stretch, measures = Segment(p, segment.fork_steps), Measures(engine.sampler.m, [])
         try:
             engine.forked, engine.sampler = before.step, before.sampler.trial()
-            engine.settings = replace(engine.settings, schedule=_falling(engine, segment.fork_steps))
+            engine.settings = replace(engine.settings, schedule=_falling(engine, segment))
             for _ in range(segment.fork_steps):
                 engine.train_step(engine.sampler.next(p), stretch, measures)
                 engine.alive()
@@ -64,9 +65,9 @@ def fork_losses(engine: Engine, segment: Segment) -> dict[str, Array]:
     return {"fork_loss": np.stack(losses), "fork_tokens": np.stack(tokens)}
 
 
-def _falling(engine: Engine, steps: int) -> Falling:
+def _falling(engine: Engine, segment: Segment) -> Falling:
     plain = engine.settings.schedule
-    return Falling(plain.peak, plain.steps, plain.warmup, plain.floor, begin=engine.step, within=steps)
+    return Falling(plain.peak, plain.steps, plain.warmup, plain.floor, begin=engine.step, scale=segment.fork_scale)
 
 
 class _Before:
