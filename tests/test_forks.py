@@ -208,8 +208,23 @@ def test_a_single_target_pulls_with_all_its_strength():
 
 def test_differences_that_have_become_small_pull_little():
     large, small = np.array([[1.0, -1.0]]), np.array([[-0.1, 0.1]])
-    state, _ = estimated(large)
-    np.testing.assert_allclose(estimated(small, state=state)[1].pull, [-0.1, 0.1])
+    state, first = estimated(large)
+    np.testing.assert_allclose(first.pull, [1.0, -1.0])
+    state, second = estimated(small, state=state)
+    np.testing.assert_allclose(second.pull, 2 / 3 * np.array([1 - 2 * 0.1, -1 + 2 * 0.1]))  # in units of the first
+
+
+def test_later_sweeps_count_more_and_all_together_as_much_as_they_are_many():
+    first, second = np.array([[1.0, -1.0]]), np.array([[-1.0, 1.0]])
+    state, _ = estimated(first)
+    state, both = estimated(second, state=state)
+    np.testing.assert_allclose(both.pull, [-2 / 3, 2 / 3])
+    _, all_three = estimated(first, state=state)
+    np.testing.assert_allclose(all_three.pull, [1.0, -1.0])  # (1 - 2 + 3) * 3 / 6
+    alike = None
+    for k in range(1, 6):
+        alike, found = estimated(first, state=alike)
+        np.testing.assert_allclose(found.pull, [k, -k])
 
 
 def test_even_shares_that_are_mixed_in_do_not_take_back_what_is_known():
