@@ -6,6 +6,7 @@ made of these. With --check nothing is written; the exit code says whether all i
 time are checked).
 """
 
+import argparse
 import json
 import re
 import shlex
@@ -76,4 +77,6 @@ def main(check: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main("--check" in sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where a page is not current")
+    sys.exit(main(parser.parse_args().check))

@@ -73,7 +73,7 @@ class Segment:
     forgotten afterwards, at a learning rate that ends at zero. The run goes on as if there had been none."""
     fork_steps: int = 0
     """Optimizer steps of each fork."""
-    fork_cooling: float = 0.25
+    fork_cooling: float = 1.0
     """The last share of a fork's steps, in which the learning rate falls to zero: what is seen then is what the mixture
     taught, not the noise of the last steps."""
 
@@ -105,6 +105,8 @@ class Segment:
             rows.setflags(write=False)
             object.__setattr__(self, "forks", rows)
         object.__setattr__(self, "fork_steps", whole(self.fork_steps, "fork_steps"))
+        if self.fork_steps < 0:
+            raise ValueError(f"fork_steps={self.fork_steps} is negative")
         if "fork_loss" in self.observe and (self.forks is None or self.fork_steps < 1):
             raise ValueError("fork_loss is asked for, but there are no forks, or of no steps; give both")
         if not 0.0 < self.fork_cooling <= 1.0:
@@ -112,7 +114,8 @@ class Segment:
 
     def fork_scale(self, step: int) -> float:
         """By what to multiply the learning rate in step number `step` of a fork, counted from 0."""
-        return min(1.0, (1.0 - (step + 0.5) / self.fork_steps) / self.fork_cooling)
+        left = 1.0 - (step + 0.5) / max(1, self.fork_steps)
+        return min(1.0, max(0.0, left) / self.fork_cooling)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Segment) and all(_same(v, vars(other)[k]) for k, v in vars(self).items())

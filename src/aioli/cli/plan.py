@@ -62,7 +62,8 @@ def run(options: argparse.Namespace) -> int:
         try:
             for seed in range(recipe.seed + options.seeds - 1, recipe.seed - 1, -1):
                 plans[label] = rehearse(method, final.problem(seed), final, proxy)
-                jobs |= plans[label].counted(label)
+                jobs |= (counted := plans[label].counted(label))
+                [job.tried for job in counted.values()]  # refused here, if it cannot be rehearsed
         except LateError as error:
             refused[label] = f"nobody knows how many runs it takes: {error}"
         except Exception as error:
@@ -82,7 +83,8 @@ def run(options: argparse.Namespace) -> int:
         "refused": refused,
         "runs": len(jobs),
         "finished": len(there),
-        "run_steps": sum(job.trained for key, job in jobs.items() if key not in there),
+        "run_steps": sum(job.run.task.steps for key, job in jobs.items() if key not in there),
+        "fork_steps": sum(job.tried for key, job in jobs.items() if key not in there),
         "workers": workers,
         "judging": judging,
         "seconds": _wall(plans, jobs, there, seconds, workers) if seconds else None,
@@ -141,7 +143,8 @@ def _method(label: str, plan: Rehearsal, seconds: Mapping[str, float], steps: in
     return {
         "method": label,
         "extra_runs": len(plan.extra),
-        "extra_steps": (sum(job.trained for job in plan.extra) + plan.stages[-1][0].tried) / steps,
+        "extra_steps": sum(job.run.task.steps for job in plan.extra) / steps,
+        "fork_steps": sum(job.tried for job in plan.jobs.values()) / steps,
         "seconds": sum(seconds[key] for key in plan.counted(label)) if seconds else None,
         "stages": stages,
     }
@@ -191,6 +194,9 @@ def render(found: Mapping[str, Any]) -> str:
     ]
     there = f", {found['finished']} of which are finished" if found["finished"] else ""
     lines.append(f"in all {found['runs']} different runs{there}; {found['run_steps']:,} steps are to be trained")
+    for method in found["methods"]:
+        if method["fork_steps"]:
+            lines.append(f"{method['method']} also trains up to {method['fork_steps']:.2g} S on copies of the model")
     if timed:
         workers = f"{found['workers']} worker{'s' * (found['workers'] != 1)}"
         lines.append(f"with {workers} about {clock(found['seconds'])}, by a short measurement on this machine")

@@ -35,9 +35,6 @@ class ForkedSweep:
     """One-hot smoothing: the share of the mixture in force in each sweep mixture (E32)."""
     delta: float = 0.6
     """Steps of all forks together, as a share of the run's; forks have at most a hundred steps each."""
-    cooling: float = 0.25
-    """The last share of a fork's steps, in which the learning rate falls to zero: with less, forks come further and
-    show more; with none, what is seen is mostly the noise of their last steps."""
     after: float = 0.1
     """Share of the run before the first forks."""
     until: float = 0.4
@@ -45,6 +42,9 @@ class ForkedSweep:
     doubt: float = 0.7
     """How many times the standard error over targets their summed contrasts must amount to: where each target wants its
     own group, what is left of the sum is mostly noise and no reason to move. Then there are no more forks either."""
+    cooling: float = 0.25
+    """The last share of a fork's steps, in which the learning rate falls to zero: the shorter that is, the further
+    forks come; the rate of the last steps decides how much of what is seen is their noise."""
     start: Start = field(default="never", init=False, repr=False)
     needs: frozenset[str] = field(default=OBSERVED, init=False, repr=False)
     weighting: Weighting = field(default="sample", init=False, repr=False)
@@ -61,13 +61,13 @@ class ForkedSweep:
             raise ValueError(f"doubt={self.doubt} must not be negative")
 
     def begin(self, task: Task) -> State:
-        """The largest size of A so far, what sweeps have told, how many they were, and whether no more are needed."""
+        """The largest size of A so far, and whether it is settled that p stays."""
         if task.m > 1 and self.delta * task.steps < task.m - 1e-9:
             raise ValueError(
                 f"delta={self.delta} of {task.steps} steps is {self.delta * task.steps:.3g} steps, too few to try out "
                 f"{task.m} mixtures; use delta >= {task.m / task.steps:.3g}, if the run has as many steps as groups"
             )
-        return {"size": 0.0, "told": np.zeros(task.m), "sweeps": 0, "settled": False}
+        return {"size": 0.0, "settled": False}
 
     def swept(self, task: Task, rounds: int) -> range:
         """The rounds, of so many, that begin with forks: those from `after` to `until`, at least one, and fewer where
@@ -100,9 +100,7 @@ class ForkedSweep:
     def estimate(
         self, state: State, round: Round, start: Array | None, log: Sequence[Observation]
     ) -> tuple[State, Estimate | None]:
-        """A solves `P A_i = beta_i` (E4); pulls are its column sums relative to the size of each target's row, added up
-        over sweeps. The k-th sweep counts k times as much as the first: the earlier in a run, the more of what forks
-        show is noise. All together count as much as if they counted alike."""
+        """A solves `P A_i = beta_i` (E4); pulls are its column sums relative to the size of each target's row."""
         if not log:
             return state, None
         before, after = log[0].val_loss, log[0].fork_loss
@@ -112,10 +110,7 @@ class ForkedSweep:
         weights = round.task.weights
         size = max(state["size"], size_of(A, weights))
         pull = pulls(A, weights, self.doubt) / (size or 1.0) * (SEVERAL if len(weights) > 1 else 1.0)
-        sweeps = state["sweeps"] + 1
-        told = np.asarray(state["told"]) + sweeps * pull
-        new = {"size": size, "told": told, "sweeps": sweeps, "settled": size > 0.0 and not pull.any()}
-        return new, Estimate(A, 2.0 / (sweeps + 1) * told)
+        return {"size": size, "settled": size > 0.0 and not pull.any()}, Estimate(A, pull)
 
 
 def size_of(A: Array, weights: Array) -> float:

@@ -128,7 +128,7 @@ def aioli_pooled(
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)
 
 
-@method("linear dynamic", "sweeps on copies of the model", "EGD from p⁰")
+@method("linear dynamic", "sweeps on copies of the model", "EGD")
 def aioli_fork(
     problem: Problem,
     *,
@@ -156,9 +156,9 @@ def aioli_fork(
     """
     low, high = bounds(problem, floors, caps)
     rounds = max(1, min(10, problem.steps - S_init)) if rounds is None else rounds
-    # each time from p⁰ by what all sweeps say, so that what smoothing puts in does not take back what is known
-    egd = EGD(eta, **_memory(0.0), smoothing=smoothing, floors=low, caps=high)
-    sweep = ForkedSweep(eps, delta, cooling, after, until, doubt)
+    # pulls of all rounds, so that what smoothing puts in is in force but does not take back what is known
+    egd = EGD(eta, memory="window", window=max(1, rounds), smoothing=smoothing, floors=low, caps=high)
+    sweep = ForkedSweep(eps, delta, after, until, doubt, cooling)
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)
 
 

@@ -147,11 +147,6 @@ class Job:
         """Steps on copies of the model, at most, which are forgotten."""
         return fork_steps(self.run.policy())
 
-    @property
-    def trained(self) -> int:
-        """Steps that it takes, those on copies included."""
-        return self.run.task.steps + self.tried
-
     @cached_property
     def content(self) -> dict[str, Any]:
         """Everything that decides its result, as plain JSON."""
