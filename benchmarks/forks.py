@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("store")
     parser.add_argument("--groups", nargs="+", default=["arxiv", "stackexchange", "commoncrawl"])
     parser.add_argument("--target", default="github")
-    parser.add_argument("--seeds", type=int, default=12)
+    parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("-o", "--out", type=Path)
     options = parser.parse_args()
     if options.seeds < 2:

@@ -11,11 +11,12 @@ from test_engine import GROUPS, engine_of, journal_of, model_of, recipe_of, weig
 from test_engine import store as store
 
 import aioli
+from aioli.cli.train import Live
 from aioli.data import Indices, MixtureSampler
 from aioli.files import read_json
 from aioli.lmo import EGD, ForkedSweep, Round, Task
 from aioli.lmo.forks import LONGEST, SEVERAL
-from aioli.policies import Online, RulePolicy
+from aioli.policies import Online, RulePolicy, fork_steps
 from aioli.protocol import Cursor, Observation, Segment, drive
 from aioli.report.text import running
 from aioli.simplex import uniform
@@ -126,6 +127,25 @@ def test_people_are_told_what_forks_cost_and_that_something_goes_on(store, tmp_p
     assert "use a larger delta" in note  # five steps each
     run.train()
     assert set(seen) == {"trying mixtures out on copies of the model"}
+
+
+def test_the_bar_goes_on_while_copies_are_trained_and_shows_no_loss_of_theirs(store, tmp_path):
+    live, shown = Live(quiet=False), []
+    live.bar.show = lambda *said: shown.append(said)
+
+    def watch(run):
+        live.seen = 0.0  # every time
+        live(run)
+
+    chosen = {"name": "aioli-fork", "settings": {"rounds": 6, "delta": 0.5, "doubt": 0.0}}
+    run = Run(recipe_of(store, method=chosen), tmp_path / "run", watch)
+    run.train()
+    done = [said[0] for said in shown]
+    assert done == sorted(done)
+    assert live.tried == fork_steps(run.policy) == done[-1] - run.last
+    trying = [said[2] for said in shown if "copies" in said[2]]
+    assert len(trying) == live.tried
+    assert not any("loss" in words for words in trying)
 
 
 def test_a_copy_that_diverges_says_that_it_was_a_copy(store, monkeypatch):

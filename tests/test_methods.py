@@ -326,3 +326,8 @@ def test_a_static_mixture_survives_being_written_and_read():
         once = Static(tuple(rng.dirichlet(np.ones(7))))
         assert Static(once.proportions) == once
         assert from_config(to_config(once)) == once
+
+
+def test_settings_behind_a_name_are_told_where_they_belong():
+    with pytest.raises(ValueError, match=r"stand apart: method.settings.eta=0.5"):
+        create("aioli:eta=0.5")

@@ -126,6 +126,9 @@ def create(name: str, **settings: Any) -> Method:
                 raise ValueError(f'{key} is a setting of {base.name}; in {plain}, write base={{"{key}": …}}')
         return Method(plain, _checked("aioli", settings), base)
     if plain not in _METHODS:
+        first, apart, rest = plain.partition(":")
+        if apart and first in _METHODS:
+            raise ValueError(f"{name!r} is a method with settings; here these stand apart: method.settings.{rest}")
         raise ValueError(
             f"there is no method {name!r}{nearest(plain, _METHODS)}; known: {', '.join(_METHODS)}, aioli+NAME"
         )

@@ -144,7 +144,7 @@ def _method(label: str, plan: Rehearsal, seconds: Mapping[str, float], steps: in
         "method": label,
         "extra_runs": len(plan.extra),
         "extra_steps": sum(job.run.task.steps for job in plan.extra) / steps,
-        "fork_steps": sum(job.tried for job in plan.jobs.values()) / steps,
+        "fork_steps": sum(job.tried for job in plan.jobs.values()),
         "seconds": sum(seconds[key] for key in plan.counted(label)) if seconds else None,
         "stages": stages,
     }
@@ -196,7 +196,8 @@ def render(found: Mapping[str, Any]) -> str:
     lines.append(f"in all {found['runs']} different runs{there}; {found['run_steps']:,} steps are to be trained")
     for method in found["methods"]:
         if method["fork_steps"]:
-            lines.append(f"{method['method']} also trains up to {method['fork_steps']:.2g} S on copies of the model")
+            more = method["fork_steps"] / found["steps"]
+            lines.append(f"{method['method']} also trains up to {more:.2g} S on copies of the model")
     if timed:
         workers = f"{found['workers']} worker{'s' * (found['workers'] != 1)}"
         lines.append(f"with {workers} about {clock(found['seconds'])}, by a short measurement on this machine")

@@ -117,10 +117,14 @@ class Live:
     def __init__(self, quiet: bool) -> None:
         self.quiet, self.bar, self.seen = quiet, Bar("training"), 0.0
         self.first: tuple[float, int] | None = None
+        self.tried = 0
+        """Steps on copies of the model so far."""
 
     def __call__(self, job: Run) -> None:
-        """Called after every step."""
+        """Called after every step, those on copies of the model included."""
         now = time.monotonic()
+        trying = job.engine.forked is not None
+        self.tried += trying
         if self.quiet or job.segment is None:
             return
         if self.first is None:
@@ -130,9 +134,10 @@ class Live:
             return
         self.seen = now
         began, step = self.first
-        rate = (steps - step) * job.recipe.train.batch * job.store.context / max(now - began, 1e-9)
+        rate = (steps - step + self.tried) * job.recipe.train.batch * job.store.context / max(now - began, 1e-9)
         bars = shares([plain(group) for group in job.groups], job.segment.proportions.tolist())
-        self.bar.show(steps, total, f"{steps}/{total}  loss {job.engine.loss:.3f}", f"{bars}  {rate:,.0f} tokens/s")
+        words = f"{steps}/{total}  " + ("trying mixtures out on copies" if trying else f"loss {job.engine.loss:.3f}")
+        self.bar.show(steps + self.tried, total + self.tried, words, f"{bars}  {rate:,.0f} tokens/s")
 
 
 def render(result: dict[str, Any]) -> str:

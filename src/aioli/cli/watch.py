@@ -114,7 +114,8 @@ def render(trace: Any) -> str:
         parts += ["", table(["validation loss of", "on the way", "first", "now"], rows, left=2)]
     seconds = trace.seconds
     if seconds["train"] and seconds["probe"]:
-        parts += ["", f"looking has taken {seconds['probe'] / seconds['train']:.1%} of the time of training"]
+        taken = f"{seconds['probe'] / seconds['train']:.1%} of the time of training"
+        parts += ["", f"{text.looking(trace)} has taken {taken}"]
     if trace.result is not None:
         from aioli.cli.train import render as verdict
 

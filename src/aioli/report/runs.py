@@ -14,6 +14,7 @@ from aioli.report.law import law
 from aioli.report.plots import BLUE, ORANGE, heat
 from aioli.report.seen import Problem, Seen
 from aioli.report.svg import Series, areas, colour, lines
+from aioli.report.text import looking
 from aioli.report.trace import Curve
 from aioli.runs.comparison import BASE, Row, Score, score_of
 
@@ -263,9 +264,8 @@ def _matrices(run: Seen) -> list[str]:
 def _facts(run: Seen) -> str:
     about = run.about
     seconds = run.trace.seconds
-    share = (
-        f"; looking took {seconds['probe'] / seconds['train']:.1%} of the time of training" if seconds["train"] else ""
-    )
+    took = f"{looking(run.trace)} took {seconds['probe'] / seconds['train']:.1%}" if seconds["train"] else ""
+    share = f"; {took} of the time of training" if took else ""
     return (
         f"{about['model']}, {about['parameters']:,} parameters; {about['steps']:,} steps of {about['batch']} sequences "
         f"of {about['context']} tokens, seed {run.seed}{share}."

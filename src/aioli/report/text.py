@@ -78,6 +78,12 @@ def header(trace: Trace) -> str:
     return f"{trace.path}: {about['method']} on {groups}{towards} · {about['model']}, {size} · seed {about['seed']}"
 
 
+def looking(trace: Trace) -> str:
+    """What time beside training goes into, in words."""
+    forks = trace.about["method"] == "aioli-fork"
+    return "looking, and trying mixtures out on copies of the model," if forks else "looking"
+
+
 def progress_line(trace: Trace, status: dict[str, Any] | None) -> str:
     """How far it has got."""
     total = trace.about["steps"]
