@@ -63,6 +63,7 @@ def test_every_method_end_to_end(data, tmp_path):
     assert checkpoints == []
 
 
+@pytest.mark.slow
 def test_towards_targets_with_weights_and_smaller_proxies(data, tmp_path, pool):
     recipe = tiny_recipe(
         data,
@@ -300,6 +301,7 @@ def test_gpus_are_shared_out(monkeypatch):
         LocalExecutor(0)
 
 
+@pytest.mark.slow
 def test_two_conductors_share_one_store(data, tmp_path):
     """As two users would: each run is trained by one of them, and both get everything."""
     store, found = RunStore(tmp_path / "runs"), {}

@@ -42,6 +42,7 @@ def test_the_demo_compares_two_runs_and_remembers_them(place, capsys):
     assert (place / "aioli-demo" / "prose-aioli-ood-seed-0-240" / "journal.jsonl").stat().st_mtime_ns == began
 
 
+@pytest.mark.slow
 def test_an_interrupted_demo_leaves_nobody_behind_and_goes_on(place):
     command = [sys.executable, "-m", "aioli", "demo", "--in-domain", "--steps", "100000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:

@@ -307,6 +307,7 @@ PAPERS_DATA = {
 """An example of each data set, in its form."""
 
 
+@pytest.mark.slow
 def test_the_papers_tasks_work_on_data_of_their_form(model, data, monkeypatch):
     def load_dataset(path, name=None, **more):
         part = datasets.Dataset.from_list([PAPERS_DATA[path]] * 4)

@@ -67,6 +67,7 @@ def test_a_sample_ranges_over_all_roots(tmp_path):
         assert len(roots) >= (2 if group in ("python", "prose") else 1)
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_build_what_was_built_before(corpus, tmp_path):
     running = [
         subprocess.Popen(

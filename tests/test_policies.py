@@ -68,7 +68,12 @@ def tasks_for(name):
     return [replace(task, steps=task.steps // 5) for task in tasks] if name in EVERY_STEP else tasks
 
 
-@pytest.mark.parametrize("name", RULES)
+LIKE_OTHERS = {"aioli-ema", "aioli-l1-current", "aioli-pooled-sum", "doremi-token", "doge-normalised"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LIKE_OTHERS else name for name in RULES]
+)
 def test_conformance(name):
     check_policy(lambda task: RulePolicy(RULES[name](task), task), tasks_for(name))
 

@@ -61,9 +61,10 @@ def run(options: argparse.Namespace) -> int:
     for label, method in named if len(named) == 1 else {"stratified": create("stratified"), **dict(named)}.items():
         try:
             for seed in range(recipe.seed + options.seeds - 1, recipe.seed - 1, -1):
-                plans[label] = rehearse(method, final.problem(seed), final, proxy)
-                jobs |= (counted := plans[label].counted(label))
-                [job.tried for job in counted.values()]  # refused here, if it cannot be rehearsed
+                plan = rehearse(method, final.problem(seed), final, proxy)
+                counted = plan.counted(label)
+                sum(job.tried for job in counted.values())  # refused here, if it cannot be rehearsed
+                plans[label], jobs = plan, jobs | counted
         except LateError as error:
             refused[label] = f"nobody knows how many runs it takes: {error}"
         except Exception as error:
