@@ -217,6 +217,17 @@ def test_the_plan_is_what_is_trained(data, tmp_path, capsys, whole):
     assert "regmix-linear:runs=2 cannot run here: regmix-linear needs at least m=3 runs" in capsys.readouterr().out
 
 
+def test_a_method_that_cannot_be_rehearsed_does_not_cost_the_plan(data, tmp_path, capsys, monkeypatch):
+    def broken(policy):
+        return 1 // 0 if "fork_loss" in policy.needs else 0
+
+    monkeypatch.setattr("aioli.runs.job.fork_steps", broken)
+    assert main(["plan", *words(data, tmp_path), "--methods", "stratified", "aioli-fork", "--no-timing"]) == 0
+    said = capsys.readouterr().out
+    assert "in all 1 different runs" in said
+    assert "aioli-fork cannot run here: ZeroDivisionError" in said
+
+
 def test_the_plan_counts_steps_on_copies(data, tmp_path, capsys):
     towards = ["data.targets=[code]", "data.groups=[books,web]"]
     plan = ["plan", *words(data, tmp_path), *towards, "--methods", "stratified", "aioli-fork:delta=0.3", "--no-timing"]
