@@ -234,7 +234,7 @@ def test_differences_that_have_become_small_pull_little():
 
 def test_even_shares_that_are_mixed_in_do_not_take_back_what_is_known():
     """Forks that show the same lead each time move p further each time, up to what smoothing leaves."""
-    policy = aioli.create("aioli-fork", eta=0.3).policy(list("abc"), 1000, targets=["t"])
+    policy = aioli.create("aioli-fork", eta=0.3, first=1.0).policy(list("abc"), 1000, targets=["t"])
     paths = []
     while (segment := policy.ask()) is not None:
         told = {}
@@ -244,6 +244,62 @@ def test_even_shares_that_are_mixed_in_do_not_take_back_what_is_known():
         paths += [policy.report()["p"]] if told else []
     shares = [(p[0] - 0.2 / 3) / (p[1] - 0.2 / 3) for p in paths]
     np.testing.assert_allclose(shares, shares[0] ** np.arange(1, 4))
+
+
+def raced(A, trail, **settings):
+    """The groups of each sweep, the steps of its forks, and the mixture after it, in a world where A is the truth."""
+    m = A.shape[1]
+    groups, targets = [f"g{j}" for j in range(m)], [f"t{i}" for i in range(len(A))]
+    policy = aioli.create("aioli-fork", trail=trail, **settings).policy(groups, 1000, targets=targets)
+    sweeps = []
+    while (segment := policy.ask()) is not None:
+        told = {}
+        if segment.forks is not None:
+            told = {"val_loss": np.full(len(A), 3.0), "fork_loss": 3.0 - segment.forks @ A.T}
+        policy.tell(Observation(segment.proportions * segment.steps, **told))
+        if told:
+            assert len(segment.forks) * segment.fork_steps <= 200  # a third of 60%, or two forks of a hundred
+            sweeps.append((len(segment.forks), segment.fork_steps, policy.report()["p"]))
+    return sweeps
+
+
+def test_groups_that_trail_are_tried_out_no_more_and_the_others_have_their_steps():
+    lagging = np.array([[1.0, 0.8, -0.5]])
+    assert [sweep[:2] for sweep in raced(lagging, None)] == [(3, 66)] * 3
+    assert [sweep[:2] for sweep in raced(lagging, 1.0)] == [(3, 66), (2, 100), (2, 100)]
+    close = np.array([[1.0, 0.8, 0.7]])
+    assert [sweep[0] for sweep in raced(close, 1.0)] == [3, 3, 3]
+    clear = np.array([[1.0, -1.0, -1.2, -1.1]])
+    assert [sweep[0] for sweep in raced(clear, 1.0)] == [4, 2, 2]  # one fork alone would tell nothing
+
+
+def test_what_is_tried_out_no_more_stays_behind_and_the_others_are_judged_as_before():
+    A = np.array([[1.0, 0.8, -1.0]])
+    every, few = raced(A, None, eta=0.5), raced(A, 1.0, eta=0.5)
+    for (_, _, with_all), (_, _, p) in zip(every, few, strict=True):
+        assert p[0] > p[1] > p[2]
+        above = [np.array(q) - 0.2 / 3 for q in (with_all, p)]
+        np.testing.assert_allclose(above[0][0] / above[0][1], above[1][0] / above[1][1], rtol=1e-6)
+
+
+def test_the_first_sweep_counts_less_where_others_follow():
+    A, smoothing = np.array([[1.0, 0.0]]), 0.2 / 2
+    above = [np.array(p) - smoothing for _, _, p in raced(A, 1.5, first=0.5, eta=0.3)]
+    whole = np.log(above[1][0] / above[1][1]) - np.log(above[0][0] / above[0][1])
+    assert np.log(above[0][0] / above[0][1]) == pytest.approx(whole / 2)
+    alone = [raced(A, 1.5, first=first, rounds=1) for first in (0.5, 1.0)]
+    assert alone[0] == alone[1]
+
+
+def test_towards_several_targets_all_groups_are_tried_out():
+    assert [sweep[0] for sweep in raced(np.array([[1.0, 0.8, -0.5], [0.9, 0.9, -0.5]]), 1.0)] == [3, 3, 3]
+
+
+def test_a_group_at_its_cap_leaves_the_race_to_the_others():
+    """What the best may not have goes to one of the others: they are compared with each other."""
+    A = np.array([[1.0, 0.1, 0.0, -2.0]])
+    assert [sweep[0] for sweep in raced(A, 0.5, eta=1.0, caps={"g0": 0.25})] == [4, 3, 3]
+    assert [sweep[0] for sweep in raced(A, 0.5, eta=1.0)] == [4, 2, 2]
 
 
 def test_where_targets_want_their_own_groups_p_stays_and_forks_end():
@@ -388,7 +444,16 @@ def test_forks_that_make_no_sense_are_refused(more, words):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"delta": 0.0}, {"eps": 1.0}, {"after": 0.5, "until": 0.4}, {"delta": 2.0}, {"cooling": 0.0}]
+    "wrong",
+    [
+        {"delta": 0.0},
+        {"eps": 1.0},
+        {"after": 0.5, "until": 0.4},
+        {"delta": 2.0},
+        {"cooling": 0.0},
+        {"trail": 0.0},
+        {"first": 2.0},
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

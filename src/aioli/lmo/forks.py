@@ -45,6 +45,13 @@ class ForkedSweep:
     cooling: float = 0.25
     """The last share of a fork's steps, in which the learning rate falls to zero: the shorter that is, the further
     forks come; the rate of the last steps decides how much of what is seen is their noise."""
+    trail: float | None = None
+    """How far a group must trail the best in the sum of pulls, towards a single target, to be tried out no more. The
+    others have its steps then: what hides a lead does not grow with the length of forks, the lead does. Two groups are
+    left at least, as one unlucky fork must not decide alone. None: all are tried out in every sweep."""
+    first: float = 1.0
+    """How much the first sweep counts, where others follow: what teaches a young model most is not yet what teaches it
+    most in the end, and its drops are the largest of the run."""
     start: Start = field(default="never", init=False, repr=False)
     needs: frozenset[str] = field(default=OBSERVED, init=False, repr=False)
     weighting: Weighting = field(default="sample", init=False, repr=False)
@@ -59,15 +66,19 @@ class ForkedSweep:
             raise ValueError(f"after={self.after}, until={self.until}: use shares of the run, 0 <= after < until <= 1")
         if not self.doubt >= 0.0:
             raise ValueError(f"doubt={self.doubt} must not be negative")
+        if self.trail is not None and not self.trail > 0.0:
+            raise ValueError(f"trail={self.trail} must be positive, or None")
+        if not 0.0 <= self.first <= 1.0:
+            raise ValueError(f"first={self.first} is not a share of a sweep's pulls; use 0 <= first <= 1")
 
     def begin(self, task: Task) -> State:
-        """The largest size of A so far, and whether it is settled that p stays."""
+        """The largest size of A so far, whether it is settled that p stays, the sum of pulls, and who is tried out."""
         if task.m > 1 and self.delta * task.steps < task.m - 1e-9:
             raise ValueError(
                 f"delta={self.delta} of {task.steps} steps is {self.delta * task.steps:.3g} steps, too few to try out "
                 f"{task.m} mixtures; use delta >= {task.m / task.steps:.3g}, if the run has as many steps as groups"
             )
-        return {"size": 0.0, "settled": False}
+        return {"size": 0.0, "settled": False, "pulls": np.zeros(task.m), "tried": list(range(task.m))}
 
     def swept(self, task: Task, rounds: int) -> range:
         """The rounds, of so many, that begin with forks: those from `after` to `until`, at least one, and fewer where
@@ -76,17 +87,13 @@ class ForkedSweep:
         last = max(first + 1, math.ceil(self.until * rounds - 1e-9))
         return range(first, min(last, first + max(1, int(self.delta * task.steps / task.m + 1e-9))))
 
-    def steps(self, round: Round) -> int:
-        """Of each fork."""
-        forks = len(self.swept(round.task, round.rounds)) * round.task.m
+    def steps(self, round: Round, tried: int) -> int:
+        """Of each fork, where so many groups are tried out: sweeps have the same steps, shared by their forks."""
+        forks = len(self.swept(round.task, round.rounds)) * tried
         return min(LONGEST, int(self.delta * round.task.steps / forks + 1e-9))
 
-    def _consumed(self, round: Round, tokens: Array | None) -> Array:
-        """The mixtures that forks were really trained on (E5), where that is known."""
-        return self.mixtures(round) if tokens is None else tokens / tokens.sum(1, keepdims=True)
-
     def mixtures(self, round: Round) -> Array:
-        """The mixtures that are tried out, one per row; floors and caps hold for them too."""
+        """The mixture that tries each group out, one per row; floors and caps hold for them too."""
         P = smoothed_one_hot(round.task.m, self.eps, round.p)
         return P if round.bounds is None else np.stack([within(row, *round.bounds) for row in P])
 
@@ -94,23 +101,44 @@ class ForkedSweep:
         """One segment without steps, which asks for the forks."""
         if round.task.m == 1 or state["settled"] or round.t not in self.swept(round.task, round.rounds):
             return []
-        forks, steps = self.mixtures(round), self.steps(round)
+        forks, steps = self.mixtures(round)[state["tried"]], self.steps(round, len(state["tried"]))
         return [Segment(round.p, 0, OBSERVED, tag="forks", forks=forks, fork_steps=steps, fork_cooling=self.cooling)]
 
     def estimate(
         self, state: State, round: Round, start: Array | None, log: Sequence[Observation]
     ) -> tuple[State, Estimate | None]:
-        """A solves `P A_i = beta_i` (E4); pulls are its column sums relative to the size of each target's row."""
+        """A solves `P A_i = beta_i` (E4); pulls are its column sums relative to the size of each target's row.
+
+        A group that is tried out no more is taken to be as good as the worst that is."""
         if not log:
             return state, None
         before, after = log[0].val_loss, log[0].fork_loss
         assert before is not None
         assert after is not None
-        A = solve_drops(self._consumed(round, log[0].fork_tokens), before - after)
+        tokens, tried = log[0].fork_tokens, state["tried"]
+        # what forks were really trained on (E5), where that is known
+        consumed = self.mixtures(round)[tried] if tokens is None else tokens / tokens.sum(1, keepdims=True)
+        A = solve_drops(consumed, before - after)
+        A[:, [j for j in range(round.task.m) if j not in tried]] = A[:, tried].min(1, keepdims=True)  # trail at least
         weights = round.task.weights
         size = max(state["size"], size_of(A, weights))
         pull = pulls(A, weights, self.doubt) / (size or 1.0) * (SEVERAL if len(weights) > 1 else 1.0)
-        return {"size": size, "settled": size > 0.0 and not pull.any()}, Estimate(A, pull)
+        total = np.asarray(state["pulls"]) + pull
+        new = {"size": size, "settled": size > 0.0 and not pull.any(), "pulls": total}
+        sweeps = self.swept(round.task, round.rounds)
+        counts = self.first if round.t == sweeps[0] and len(sweeps) > 1 else 1.0
+        return {**new, "tried": self._race(round, total, tried)}, Estimate(A, counts * pull)
+
+    def _race(self, round: Round, total: Array, tried: list[int]) -> list[int]:
+        """Of the groups that were tried out, those that do not trail far behind, and the two best in any case.
+
+        Groups at their cap are tried out still and count for nothing: the question is who has what they leave."""
+        if self.trail is None or round.task.targets > 1:
+            return tried
+        full = () if round.bounds is None else np.flatnonzero(round.p >= round.bounds[1] - 1e-9)
+        racing = sorted((j for j in tried if j not in full), key=lambda j: -float(total[j]))
+        trailing = {j for j in racing[2:] if total[racing[0]] - total[j] > self.trail}
+        return [j for j in tried if j not in trailing]
 
 
 def size_of(A: Array, weights: Array) -> float:

@@ -140,6 +140,8 @@ def aioli_fork(
     after: float = 0.1,
     until: float = 0.4,
     doubt: float = 0.7,
+    trail: float | None = 1.5,
+    first: float = 0.5,
     smoothing: float = 0.2,
     floors: Vector = None,
     caps: Vector = None,
@@ -152,13 +154,15 @@ def aioli_fork(
     eps: one-hot smoothing of the sweep mixtures: the share of the mixture in force
     delta: steps of all copies together, as a share of the run's; a copy is trained for at most a hundred
     cooling: the last share of a copy's steps, in which its learning rate falls to zero
+    first: how much the first sweep counts, where others follow
+    trail: how far a group must trail the best in the sum of pulls to be tried out no more, towards a single target
     smoothing: share of uniform in every mixture: a group's first few percent are worth more than forks of it show
     """
     low, high = bounds(problem, floors, caps)
     rounds = max(1, min(10, problem.steps - S_init)) if rounds is None else rounds
     # pulls of all rounds, so that what smoothing puts in is in force but does not take back what is known
     egd = EGD(eta, memory="window", window=max(1, rounds), smoothing=smoothing, floors=low, caps=high)
-    sweep = ForkedSweep(eps, delta, after, until, doubt, cooling)
+    sweep = ForkedSweep(eps, delta, after, until, doubt, cooling, trail, first)
     return _after(problem, Online(sweep, egd, rounds), p_init, S_init)
 
 
