@@ -295,11 +295,12 @@ def test_towards_several_targets_all_groups_are_tried_out():
     assert [sweep[0] for sweep in raced(np.array([[1.0, 0.8, -0.5], [0.9, 0.9, -0.5]]), 1.0)] == [3, 3, 3]
 
 
-def test_a_group_at_its_cap_leaves_the_race_to_the_others():
-    """What the best may not have goes to one of the others: they are compared with each other."""
-    A = np.array([[1.0, 0.1, 0.0, -2.0]])
-    assert [sweep[0] for sweep in raced(A, 0.5, eta=1.0, caps={"g0": 0.25})] == [4, 3, 3]
-    assert [sweep[0] for sweep in raced(A, 0.5, eta=1.0)] == [4, 2, 2]
+@pytest.mark.parametrize("bounds", [{"caps": {"g0": 0.4}}, {"floors": {"g3": 0.1}}])
+def test_with_floors_or_caps_all_groups_are_tried_out_and_the_best_keeps_its_cap(bounds):
+    sweeps = raced(np.array([[1.0, 0.6, -1.5, -1.5]]), 1.5, **bounds)
+    assert [sweep[0] for sweep in sweeps] == [4, 4, 4]
+    if "caps" in bounds:
+        assert all(p[0] == pytest.approx(0.4) for _, _, p in sweeps)
 
 
 def test_where_targets_want_their_own_groups_p_stays_and_forks_end():
@@ -345,6 +346,21 @@ def test_forks_keep_to_their_share_of_the_run(steps, m, delta):
         policy.tell(Observation(segment.proportions * segment.steps, **values))
     assert trained == steps
     assert 0 < spent <= delta * steps
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps=st.integers(20, 3000), m=st.integers(2, 9), seed=st.integers(0, 10**6))
+def test_they_do_so_whoever_is_tried_out(steps, m, seed):
+    rng = np.random.default_rng(seed)
+    policy = aioli.create("aioli-fork").policy([f"g{j}" for j in range(m)], steps, targets=["t"])
+    spent, told = 0, fork_steps(policy)
+    while (segment := policy.ask()) is not None:
+        forks = 0 if segment.forks is None else len(segment.forks)
+        spent += forks * segment.fork_steps
+        values = {"val_loss": np.full(1, 3.0), "fork_loss": rng.normal(2.5, 0.5, (forks, 1))} if forks else {}
+        policy.tell(Observation(segment.proportions * segment.steps, **values))
+    assert 0 < spent <= 0.6 * steps
+    assert spent < told + 3 * m  # which is rounded, and told as about
 
 
 @settings(max_examples=40, deadline=None)

@@ -198,7 +198,7 @@ def render(found: Mapping[str, Any]) -> str:
     for method in found["methods"]:
         if method["fork_steps"]:
             more = method["fork_steps"] / found["steps"]
-            lines.append(f"{method['method']} also trains up to {more:.2g} S on copies of the model")
+            lines.append(f"{method['method']} also trains up to about {more:.2g} S on copies of the model")
     if timed:
         workers = f"{found['workers']} worker{'s' * (found['workers'] != 1)}"
         lines.append(f"with {workers} about {clock(found['seconds'])}, by a short measurement on this machine")

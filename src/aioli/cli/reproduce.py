@@ -58,7 +58,12 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "--instructions", nargs="+", default=[], metavar="FILE", help="instruction tasks, one file each"
     )
     command.add_argument("--settings", dest="chosen", nargs="+", metavar="SETTING", help="only these data settings")
-    command.add_argument("--seeds", type=int, metavar="N", help="paired seeds (default: 3 or 5, see --list)")
+    command.add_argument(
+        "--seeds",
+        type=int,
+        metavar="N",
+        help="paired seeds (default: what the experiment has, 3 in the small profile, 10 for ood)",
+    )
     command.add_argument("--again", action="store_true", help="also measure what is recorded already")
     command.add_argument("--dry-run", action="store_true", help="say what would be trained")
     command.add_argument("--show", metavar="DIR", help="results that are there, as Markdown, next to the paper's")

@@ -48,7 +48,8 @@ class ForkedSweep:
     trail: float | None = None
     """How far a group must trail the best in the sum of pulls, towards a single target, to be tried out no more. The
     others have its steps then: what hides a lead does not grow with the length of forks, the lead does. Two groups are
-    left at least, as one unlucky fork must not decide alone. None: all are tried out in every sweep."""
+    left at least, as one unlucky fork must not decide alone; the first sweep counts whole for this. It wants a solver
+    that remembers all pulls, and no floors or caps. None: all are tried out in every sweep."""
     first: float = 1.0
     """How much the first sweep counts, where others follow: what teaches a young model most is not yet what teaches it
     most in the end, and its drops are the largest of the run."""
@@ -132,12 +133,12 @@ class ForkedSweep:
     def _race(self, round: Round, total: Array, tried: list[int]) -> list[int]:
         """Of the groups that were tried out, those that do not trail far behind, and the two best in any case.
 
-        Groups at their cap are tried out still and count for nothing: the question is who has what they leave."""
-        if self.trail is None or round.task.targets > 1:
+        With floors and caps all stay: what a group at its cap may not have goes to those behind it, and forks of few
+        groups could not tell the effect of a capped one from theirs."""
+        if self.trail is None or round.task.targets > 1 or round.bounds is not None:
             return tried
-        full = () if round.bounds is None else np.flatnonzero(round.p >= round.bounds[1] - 1e-9)
-        racing = sorted((j for j in tried if j not in full), key=lambda j: -float(total[j]))
-        trailing = {j for j in racing[2:] if total[racing[0]] - total[j] > self.trail}
+        best = sorted(tried, key=lambda j: -float(total[j]))
+        trailing = {j for j in best[2:] if total[best[0]] - total[j] > self.trail}
         return [j for j in tried if j not in trailing]
 
 

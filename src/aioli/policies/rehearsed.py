@@ -19,7 +19,7 @@ def looks(policy: RulePolicy) -> int:
 
 
 def fork_steps(policy: RulePolicy) -> int:
-    """Steps of all its forks, at most: made-up values settle nothing."""
+    """Steps of all its forks, at most but for rounding: made-up values settle nothing, and no group trails."""
     if "fork_loss" not in policy.needs:
         return 0
     return sum(_forks(each) * each.fork_steps for each in rehearsed(policy))

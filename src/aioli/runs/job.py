@@ -144,7 +144,7 @@ class Job:
 
     @cached_property
     def tried(self) -> int:
-        """Steps on copies of the model, at most, which are forgotten."""
+        """Steps on copies of the model, at most but for rounding, which are forgotten."""
         return fork_steps(self.run.policy())
 
     @cached_property

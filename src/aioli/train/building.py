@@ -89,7 +89,8 @@ def worth_knowing(recipe: TrainRecipe, policy: RulePolicy, validation: Validatio
     if forks := fork_steps(policy):
         each = max(segment.fork_steps for segment in rehearsed(policy))
         more = f"{forks / recipe.train.steps:.0%} more"
-        text = f"mixtures are tried out on copies of the model, {each} steps each, up to {forks} in all: {more}"
+        # those that are left when others are tried out no more have more steps each, and as many in all
+        text = f"mixtures are tried out on copies of the model, {each} steps each, up to about {forks} in all: {more}"
         found.append(text if each >= SHORT else f"{text}; so few tell little: use a larger delta, or a longer run")
     if count and sequences < FEW * validation.targets:
         each = sequences // validation.targets
