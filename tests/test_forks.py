@@ -142,10 +142,24 @@ def test_the_bar_goes_on_while_copies_are_trained_and_shows_no_loss_of_theirs(st
     run.train()
     done = [said[0] for said in shown]
     assert done == sorted(done)
-    assert live.tried == fork_steps(run.policy) == done[-1] - run.last
+    assert run.tried == fork_steps(run.policy) == done[-1] - run.last
+    assert {said[1] for said in shown} == {done[-1]}  # time left knows of copies that are still to come
     trying = [said[2] for said in shown if "copies" in said[2]]
-    assert len(trying) == live.tried
+    assert len(trying) == run.tried
     assert not any("loss" in words for words in trying)
+
+
+def test_no_time_is_left_for_copies_when_it_is_settled_that_there_are_no_more(store, tmp_path):
+    left = []
+    chosen = {"name": "aioli-fork", "settings": {"rounds": 6, "delta": 0.5, "doubt": 1e9}}
+    run = Run(
+        recipe_of(store, method=chosen), tmp_path / "run", lambda run: left.append((run.step, run.left, run.tried))
+    )
+    total = run.last + fork_steps(run.policy)
+    run.train()
+    assert left[0] == (1, total - 1, 0)
+    assert all(remaining == run.last - step for step, remaining, _ in left if step > 10)  # the only sweep is over
+    assert 0 < run.tried < fork_steps(run.policy)
 
 
 def test_a_copy_that_diverges_says_that_it_was_a_copy(store, monkeypatch):

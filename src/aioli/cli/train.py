@@ -117,27 +117,24 @@ class Live:
     def __init__(self, quiet: bool) -> None:
         self.quiet, self.bar, self.seen = quiet, Bar("training"), 0.0
         self.first: tuple[float, int] | None = None
-        self.tried = 0
-        """Steps on copies of the model so far."""
 
     def __call__(self, job: Run) -> None:
         """Called after every step, those on copies of the model included."""
         now = time.monotonic()
-        trying = job.engine.forked is not None
-        self.tried += trying
         if self.quiet or job.segment is None:
             return
         if self.first is None:
-            self.first = (now, job.step)
-        steps, total = job.step, job.last
+            self.first = (now, job.step + job.tried)
+        steps, total, done = job.step, job.last, job.step + job.tried
         if now - self.seen < 0.2 and steps != total:
             return
         self.seen = now
-        began, step = self.first
-        rate = (steps - step + self.tried) * job.recipe.train.batch * job.store.context / max(now - began, 1e-9)
+        began, first = self.first
+        trying = job.engine.forked is not None
+        rate = (done - first) * job.recipe.train.batch * job.store.context / max(now - began, 1e-9)
         bars = shares([plain(group) for group in job.groups], job.segment.proportions.tolist())
         words = f"{steps}/{total}  " + ("trying mixtures out on copies" if trying else f"loss {job.engine.loss:.3f}")
-        self.bar.show(steps + self.tried, total + self.tried, words, f"{bars}  {rate:,.0f} tokens/s")
+        self.bar.show(done, done + job.left, words, f"{bars}  {rate:,.0f} tokens/s")
 
 
 def render(result: dict[str, Any]) -> str:

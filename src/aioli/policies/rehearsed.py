@@ -18,20 +18,24 @@ def looks(policy: RulePolicy) -> int:
     return sum(("val_loss" in each.observe) + _forks(each) for each in rehearsed(policy))
 
 
-def fork_steps(policy: RulePolicy) -> int:
-    """Steps of all its forks, at most but for rounding: made-up values settle nothing, and no group trails."""
+def fork_steps(policy: RulePolicy, onward: bool = False) -> int:
+    """Steps of all its forks, at most but for rounding: made-up values settle nothing, and no group trails.
+
+    `onward`: of those that are still to come, from where it is."""
     if "fork_loss" not in policy.needs:
         return 0
-    return sum(_forks(each) * each.fork_steps for each in rehearsed(policy))
+    return sum(_forks(each) * each.fork_steps for each in rehearsed(policy, onward))
 
 
 def _forks(segment: Segment) -> int:
     return 0 if segment.forks is None else len(segment.forks)
 
 
-def rehearsed(policy: RulePolicy) -> Iterator[Segment]:
-    """What it asks for, told made-up values."""
+def rehearsed(policy: RulePolicy, onward: bool = False) -> Iterator[Segment]:
+    """What it asks for, told made-up values: from the beginning, or from where it is."""
     rehearsal, n = RulePolicy(policy.rules, policy.task), policy.task.targets
+    if onward:
+        rehearsal.load_state_dict(policy.state_dict())
     while (segment := rehearsal.ask()) is not None:
         yield segment
         values: dict[str, Any] = {kind: np.ones(policy.task.m) for kind in segment.observe}

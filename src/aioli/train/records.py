@@ -146,20 +146,20 @@ class Status:
 
     def show(self, run: Run) -> None:
         """Write it, unless that was just done."""
-        now, step = time.monotonic(), run.step
+        now, done = time.monotonic(), run.step + run.tried
         if now - self.written < 1.0:
             return
         if self.began[1] < 0:
-            self.began = (now, step)
+            self.began = (now, done)
         self.written = now
         gone = now - self.began[0]
-        rate = (step - self.began[1]) / gone if gone > 0 else 0.0
+        rate = (done - self.began[1]) / gone if gone > 0 else 0.0
         found = {
-            "step": step,
+            "step": run.step,
             "steps": run.last,
             "loss": run.engine.loss,
             "tokens_per_second": rate * run.recipe.train.batch * run.store.context,
-            "seconds_left": (run.last - step) / rate if rate > 0 else None,
+            "seconds_left": run.left / rate if rate > 0 else None,
             "proportions": None if run.segment is None else run.segment.proportions.tolist(),
             "tag": "" if run.segment is None else run.segment.tag,
             "process": os.getpid(),

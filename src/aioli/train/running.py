@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from accelerate.utils import broadcast_object_list
 from aioli import __version__
 from aioli.data.store import TokenStore
 from aioli.files import LockedError, check_text, explained, locked, read_json, sealed_text, write_json, write_text
+from aioli.policies import fork_steps
 from aioli.protocol import Segment, check_supported
 from aioli.recipe import build, read
 from aioli.train import checkpoint, journal, records
@@ -106,11 +107,19 @@ class Run:
         self.every = recipe.train.steps if recipe.val.every == 0 else every_steps(recipe)
         self.recent = (0.0, 0)
         """Sum of the losses since the last look, and the steps."""
+        self.tried = 0
+        """Steps on copies of the model so far."""
+        self._to_try = 0
 
     @property
     def step(self) -> int:
         """How many steps are done; those of forks are not the run's."""
         return self.engine.step if self.engine.forked is None else self.engine.forked
+
+    @property
+    def left(self) -> int:
+        """How many steps are to be done, at most: the run's, and those on copies of the model."""
+        return self.last - self.step + max(0, self._to_try - self.tried)
 
     # ------------------------------------------------------------------ running
 
@@ -131,6 +140,8 @@ class Run:
             try:
                 while (segment := self.policy.ask()) is not None:
                     self.segment, begin = segment, self.engine.begun
+                    with suppress(ValueError):  # others' rules may dislike made-up values, and no run stops for this
+                        self._to_try = self.tried + fork_steps(self.policy, onward=True)
                     observation = self.engine.advance(segment)
                     self.policy.tell(observation)
                     self.write(records.segment_line(self, segment, observation, begin))
@@ -244,6 +255,7 @@ class Run:
 
     def _trying(self) -> None:
         """Within a fork, whose steps are not the run's: those who watch are told that it is alive."""
+        self.tried += 1
         self.tell()
 
     def _between(self) -> None:
