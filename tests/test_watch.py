@@ -45,7 +45,7 @@ def test_a_finished_run_is_shown_at_once(finished, capsys):
         "aioli on a, b, c",
         "finished: 60 steps",
         "validation loss of",
-        "on all held-out data",
+        "on held-out data",
         "trained on a",
     ):
         assert words in out

@@ -9,18 +9,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
 
-from aioli.report.text import bar, clock
+from aioli.report.text import bar, clock, columns_of
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """Columns aligned: the first `left` to the left, the others to the right."""
     cells = [[plain(cell) for cell in row] for row in (header, *rows)]
-    widths = [max(len(row[c]) for row in cells) for c in range(len(header))]
+    widths = [max(columns_of(row[c]) for row in cells) for c in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
-        padded = (
-            cell.ljust(w) if c < left else cell.rjust(w) for c, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
+        gaps = [" " * (w - columns_of(cell)) for cell, w in zip(row, widths, strict=True)]
+        padded = (cell + gap if c < left else gap + cell for c, (cell, gap) in enumerate(zip(row, gaps, strict=True)))
         return "  ".join(padded).rstrip()
 
     return "\n".join([line(cells[0]), "  ".join("─" * w for w in widths), *(line(row) for row in cells[1:])])

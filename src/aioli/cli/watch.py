@@ -119,7 +119,7 @@ def render(trace: Any) -> str:
     if trace.result is not None:
         from aioli.cli.train import render as verdict
 
-        parts += ["", "on all held-out data:", verdict(trace.result)]
+        parts += ["", "in the end, on held-out data:", verdict(trace.result)]
     return "\n".join(parts)
 
 

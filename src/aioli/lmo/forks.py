@@ -120,14 +120,15 @@ class ForkedSweep:
         # what forks were really trained on (E5), where that is known
         consumed = self.mixtures(round)[tried] if tokens is None else tokens / tokens.sum(1, keepdims=True)
         A = solve_drops(consumed, before - after)
-        A[:, [j for j in range(round.task.m) if j not in tried]] = A[:, tried].min(1, keepdims=True)  # trail at least
-        weights = round.task.weights
+        weights, rest = round.task.weights, [j for j in range(round.task.m) if j not in tried]
+        A[:, rest] = A[:, tried].min(1, keepdims=True)  # they trail at least
         size = max(state["size"], size_of(A, weights))
         pull = pulls(A, weights, self.doubt) / (size or 1.0) * (SEVERAL if len(weights) > 1 else 1.0)
         total = np.asarray(state["pulls"]) + pull
         new = {"size": size, "settled": size > 0.0 and not pull.any(), "pulls": total}
         sweeps = self.swept(round.task, round.rounds)
         counts = self.first if round.t == sweeps[0] and len(sweeps) > 1 else 1.0
+        A[:, rest] = np.nan  # nothing was seen of them
         return {**new, "tried": self._race(round, total, tried)}, Estimate(A, counts * pull)
 
     def _race(self, round: Round, total: Array, tried: list[int]) -> list[int]:

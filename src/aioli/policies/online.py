@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -201,7 +201,7 @@ class Online:
             "estimator": remembered,
             "solver": solver,
             "p": p,
-            "A": estimate.A,
+            "A": _told(estimate.A),
             "pull": pull,
             "stderr": estimate.stderr,
         }
@@ -231,3 +231,8 @@ def _only(observation: Observation, kinds: frozenset[str]) -> Observation:
     if all(value is None or name in kept for name, value in seen.items()):
         return observation
     return Observation(**{name: value for name, value in seen.items() if name in kept})
+
+
+def _told(A: Array) -> Any:
+    """A for people, who are told nothing of what was not tried out."""
+    return [[None if np.isnan(value) else value for value in row] for row in A.tolist()] if np.isnan(A).any() else A

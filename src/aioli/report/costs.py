@@ -9,7 +9,7 @@ from aioli.report.seen import Problem
 from aioli.report.svg import colour, svg
 from aioli.report.text import clock
 
-PARTS = (("train", "training"), ("probe", "looking"), ("evaluation", "judging"))
+PARTS = (("train", "training"), ("probe", "probing"), ("evaluation", "judging"))
 ROWS = 20
 
 

@@ -160,7 +160,7 @@ def _triangle(found: Solution) -> str:
     points = [(row.tolist(), 1.0) for row in fit.runs.P]
     chart = simplex(fit.runs.groups, value, points, found.best.proportions.tolist(), "predicted loss over mixtures")
     return pages.figure(
-        chart, "Predicted loss over all mixtures: the paler, the lower. Dots: runs. Cross: the best mixture."
+        chart, "Predicted loss over all mixtures: the bluer, the higher. Dots: runs. Cross: the best mixture."
     )
 
 

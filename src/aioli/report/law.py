@@ -12,12 +12,15 @@ from aioli.report.seen import Problem
 from aioli.report.svg import colour
 from aioli.simplex import Array
 
+APART = 2
+"""Digits in which mixtures must differ to count as two: a law is not learnt from many runs of one mixture."""
+
 
 def law(problem: Problem) -> list[str]:
     """What the runs with fixed mixtures say about all mixtures; nothing if they are too few."""
     runs = [(run.mixture, run.losses()) for run in problem.runs]
     known = [(p, losses) for p, losses in runs if p is not None and losses is not None]
-    if len({tuple(np.round(p, 9)) for p, _ in known}) < len(problem.groups) + 2:
+    if len({tuple(np.round(p, APART)) for p, _ in known}) < len(problem.groups) + 2:
         return []
     P = np.array([p for p, _ in known])
     L = np.array([[losses[t] for t in problem.targets] for _, losses in known])
@@ -29,6 +32,11 @@ def law(problem: Problem) -> list[str]:
         return [pages.heading("The mixing law"), pages.paragraph(f"No law could be fitted: {error}.", "note")]
     parts = [pages.heading("The mixing law")]
     parts += [pages.paragraph(f"The log-linear law, fitted to {len(P)} runs with a fixed mixture.", "note")]
+    if fit.troubles:
+        parts += [
+            pages.paragraph("What speaks against it:"),
+            pages.listed([f"{t.target}: {t.words}" for t in fit.troubles]),
+        ]
     if len(problem.groups) == 2:
         parts.append(_curves(problem, fit, weights))
     elif len(problem.groups) == 3:
@@ -65,7 +73,7 @@ def _triangle(problem: Problem, fit: Fit, weights: Array) -> str:
         "mean loss over mixtures",
     )
     return pages.figure(
-        chart, "Mean loss over all mixtures by the law: the paler, the lower. Dots: runs. Cross: the best of them."
+        chart, "Mean loss over all mixtures by the law: the bluer, the higher. Dots: runs. Cross: the best run."
     )
 
 

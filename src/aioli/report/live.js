@@ -42,7 +42,7 @@
         part.setAttribute("fill", value < 0 ? frames.low : frames.high);
         part.setAttribute("fill-opacity", value === null ? "0" : (0.06 + (0.7 * Math.abs(value)) / most).toFixed(2));
       } else {
-        part.textContent = value === null ? "" : short(value, most);
+        part.textContent = value === null ? "–" : short(value, most);
       }
     }
     figure.querySelector("output").textContent = frames.names[k];

@@ -34,7 +34,8 @@ th:first-child, td:first-child { text-align: left; } th { color: var(--soft); fo
 tr.best td { font-weight: 700; }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: .8rem; overflow-x: auto; }
 pre.wrap { white-space: pre-wrap; overflow-wrap: anywhere; } ul { padding-left: 1.2rem; }
-.wide { overflow-x: auto; } .wide td, .wide th { white-space: nowrap; padding: .35rem .5rem; font-size: .9rem; }
+.wide { overflow-x: auto; } .wide td { white-space: nowrap; }
+.wide td, .wide th { padding: .35rem .5rem; font-size: .9rem; }
 .wide td:first-child { white-space: normal; min-width: 11rem; } .note { color: var(--soft); }
 details { margin: .6rem 0; } summary { cursor: pointer; font-weight: 600; } details > summary + * { margin-top: .6rem; }
 .live [data-legend] { cursor: pointer; } .live [data-legend].off { opacity: .35; text-decoration: line-through; }
@@ -42,7 +43,10 @@ details { margin: .6rem 0; } summary { cursor: pointer; font-weight: 600; } deta
 .slider { display: flex; gap: .8rem; align-items: center; margin: .4rem 0; }
 .slider input { flex: 1; max-width: 24rem; }
 html:not(.live) .slider { display: none; }
-@media screen and (max-width: 600px) { figure { overflow-x: auto; } figure svg { min-width: 540px; } }
+@media screen and (max-width: 600px) {
+  figure { overflow-x: auto; } figure svg { min-width: calc(var(--units, 640) * .75px); }
+  figure svg ~ figcaption::before { content: "Swipe sideways to see all of it. "; }
+}
 @media print {
   :root { --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --card: #fff; }
   main, main.broad { max-width: none; padding: 0; } figure, tr { break-inside: avoid; } .slider { display: none; }

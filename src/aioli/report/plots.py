@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from html import escape
 
 from aioli.report.svg import COLOURS, number, svg, ticks
+from aioli.report.text import columns_of
 
 Pair = tuple[float, float]
 BLUE, ORANGE = COLOURS[0], COLOURS[1]
+UNKNOWN = "–"
+"""In the place of a number that is not known; `live.js` has it too."""
 
 
 @dataclass(frozen=True)
@@ -192,9 +195,9 @@ def shares(rows: Sequence[Share], x_label: str = "share") -> str:
 
 
 def heat(rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]], label: str) -> str:
-    """A table of numbers as colours: blue below zero, orange above, with the numbers written in."""
+    """A table of numbers as colours: blue below zero, orange above, with the numbers written in; a dash is none."""
     left, cell = 150.0, max(34.0, min(64.0, 760.0 / max(len(columns), 1)))
-    deep = 12 + max((min(len(name), 22) for name in columns), default=0) * 4.9
+    deep = 14 + max((min(columns_of(name), 22) for name in columns), default=0) * 5.3
     tall = 26.0
     most = max((abs(v) for row in values for v in row if math.isfinite(v)), default=0.0) or 1.0
     body = []
@@ -207,14 +210,15 @@ def heat(rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[
         y = deep + tall * i
         body.append(f'<text x="{left - 8}" y="{y + 17:.1f}" text-anchor="end">{escape(short)}</text>')
         for j, value in enumerate(values[i]):
-            if not math.isfinite(value):
-                continue
+            known = math.isfinite(value)
             ink = BLUE if value < 0 else ORANGE
             shape = f'x="{left + cell * j:.1f}" y="{y:.1f}" width="{cell - 2:.1f}" height="{tall - 2:.1f}" rx="2"'
             at = f'data-cell="{i * len(columns) + j}"'
-            body.append(f'<rect {at} {shape} fill="{ink}" fill-opacity="{0.06 + 0.7 * abs(value) / most:.2f}"/>')
+            depth = 0.06 + 0.7 * abs(value) / most if known else 0.0
+            body.append(f'<rect {at} {shape} fill="{ink}" fill-opacity="{depth:.2f}"/>')
             middle = f'{at} x="{left + cell * (j + 0.5) - 1:.1f}" y="{y + 16:.1f}"'
-            body.append(f'<text {middle} text-anchor="middle" class="ink" font-size="10">{_short(value, most)}</text>')
+            words = _short(value, most) if known else UNKNOWN
+            body.append(f'<text {middle} text-anchor="middle" class="ink" font-size="10">{words}</text>')
     width = left + cell * len(columns) + 0.75 * deep
     return svg("".join(body), label, width, deep + tall * len(rows) + 6)
 

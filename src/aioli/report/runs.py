@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -44,12 +45,12 @@ def _report(problems: Sequence[Problem]) -> Report:
         return (
             f"{run.label}: {problems[0].title}",
             _facts(run),
-            [*_one(run, 1000), pages.heading("Recipe"), _recipe(run)],
+            [*_one(run, 1000), _recipe(run)],
         )
     parts: list[str] = []
     for k, problem in enumerate(problems):
         if len(problems) > 1:
-            parts.append(pages.heading(f"{k + 1}. {problem.title}"))
+            parts.append(pages.heading(f"{k + 1}. {problem.title}, {problem.steps:,} steps"))
         parts += _problem(problem, FEW_POINTS if len(runs) > MANY else 1000, len(runs) <= MANY)
     title = problems[0].title if len(problems) == 1 else f"{len(runs)} runs in {len(problems)} settings"
     return title, _lead(problems), parts
@@ -71,7 +72,7 @@ def _problem(problem: Problem, points: int, opened: bool) -> list[str]:
     parts += _together(problem, points)
     parts += costs(problem)
     parts.append(pages.heading("Run by run"))
-    shown = [run for run in problem.runs if run.mixture is None] or problem.runs[:1]
+    shown = [run for run in problem.runs if run.mixture is None] or problem.runs * (len(problem.runs) <= MANY)
     rest = [run for run in problem.runs if run not in shown]
     for k, run in enumerate(shown):
         inside = "".join([*_one(run, points), _recipe(run)])
@@ -79,7 +80,8 @@ def _problem(problem: Problem, points: int, opened: bool) -> list[str]:
     if rest:
         header = ["run", "mixture", "seed", "state", *(f"loss of {t}" for t in problem.targets)]
         rows = [_row(run, problem.targets) for run in rest]
-        parts.append(pages.folded(f"{len(rest)} runs with a fixed mixture", pages.wide(pages.table(header, rows))))
+        words = f"{len(rest)} run{'s' * (len(rest) != 1)} with a fixed mixture"
+        parts.append(pages.folded(words, pages.wide(pages.table(header, rows))))
     return parts
 
 
@@ -94,7 +96,9 @@ def _row(run: Seen, targets: Sequence[str]) -> list[str]:
 
 
 def scored(problem: Problem) -> list[Score]:
-    """Every method over its seeds, against stratified; the best first."""
+    """Every method over its seeds, against stratified with the same seeds; the best first.
+
+    Seeds differ by more than methods do, so a mean over other seeds says nothing: those without a pair come last."""
     rows: dict[str, dict[int, Row | str]] = {}
     for label, some in problem.labels().items():
         for run in some:
@@ -103,7 +107,14 @@ def scored(problem: Problem) -> list[Score]:
                 rows.setdefault(label, {})[run.seed] = row
     base = {seed: row for seed, row in rows.get(BASE, {}).items() if isinstance(row, Row)}
     found = [score_of(label, by_seed, base) for label, by_seed in rows.items()]
-    return sorted(found, key=lambda s: math.inf if s.perplexity is None else s.perplexity)
+    return sorted(found, key=_rank)
+
+
+def _rank(score: Score) -> tuple[bool, float]:
+    if score.method == BASE:
+        return False, 0.0
+    alone = score.difference is None
+    return alone, (score.perplexity or math.inf) if score.difference is None else score.difference
 
 
 def _judged(run: Seen, told: Mapping[str, float]) -> Row | None:
@@ -132,8 +143,8 @@ def _comparison(problem: Problem, scores: Sequence[Score]) -> list[str]:
     fixed = {run.label for run in problem.runs if run.mixture is not None} - {BASE}
     kept = [s for s in scores if s.method not in fixed]
     statics = [s for s in scores if s.method in fixed]
-    kept = sorted([*kept, *statics[:STATICS]], key=lambda s: s.perplexity or math.inf)
-    header = ["run", "seeds", "perplexity", "vs stratified", "95% interval", "mean loss", "looking"]
+    kept = sorted([*kept, *statics[:STATICS]], key=_rank)
+    header = ["run", "seeds", "perplexity", "vs stratified", "95% interval", "mean loss", "probing"]
     rows = [
         [
             s.method,
@@ -153,7 +164,13 @@ def _comparison(problem: Problem, scores: Sequence[Score]) -> list[str]:
         f"{split.capitalize()} perplexity and loss, means over targets{counts}. Methods that end with a fixed mixture "
         "stand under that mixture."
     )
-    parts = [pages.heading("Side by side"), pages.wide(pages.table(header, rows, 0)), pages.paragraph(words, "note")]
+    fair = kept[0].difference is not None or len({tuple(sorted(row.seed for row in s.rows)) for s in kept}) == 1
+    if not fair:
+        words += " Not all have the same seeds, nor stratified beside them: their order may be that of the seeds."
+    elif any(s.difference is not None for s in kept):
+        words += " Ordered by the difference from stratified with the same seeds."
+    best = 0 if fair else None
+    parts = [pages.heading("Side by side"), pages.wide(pages.table(header, rows, best)), pages.paragraph(words, "note")]
     if len(statics) > STATICS:
         parts.append(pages.paragraph(f"Of {len(statics)} fixed mixtures the best {STATICS} are shown.", "note"))
     if chart := whiskers(kept):
@@ -166,18 +183,21 @@ def _comparison(problem: Problem, scores: Sequence[Score]) -> list[str]:
 
 
 def _together(problem: Problem, points: int) -> list[str]:
-    """Mean validation loss over targets, one curve for each method."""
+    """Mean validation loss over targets, one curve for each method, of the seed that most of them have: other seeds
+    look at other validation data."""
+    moving = [run for run in problem.runs if not run.label.startswith("static ") and run.trace.looks.steps]
+    seeds = Counter(run.seed for run in moving)
+    seed = min(seeds, key=lambda each: (-seeds[each], each), default=0)
     series: list[Series] = []
-    for label, some in problem.labels().items():
-        curve = _thin(some[0].trace.looks, points)
-        if label.startswith("static ") or not curve[0]:
-            continue
-        means = [float(np.mean(values)) for values in curve[1]]
-        series.append(Series(label, curve[0], means, colour(len(series)), dashed=label == BASE))
+    for run in moving:
+        if run.seed == seed:
+            steps, values = _thin(run.trace.looks, points)
+            means = [float(np.mean(each)) for each in values]
+            series.append(Series(run.label, steps, means, colour(len(series)), dashed=run.label == BASE))
     if len(series) < 2:
         return []
-    words = "Mean validation loss on the way, one run of each; click a name to hide or show it."
-    chart = lines(series[:10], "step", "validation loss")
+    words = f"Mean validation loss on the way, all with seed {seed}; click a name to hide or show it."
+    chart = lines(series[:10], "step", "validation loss", problem.steps)
     return [pages.heading("How the loss fell"), pages.figure(chart, words)]
 
 
@@ -205,7 +225,8 @@ def _one(run: Seen, points: int) -> list[str]:
     if steps:
         words = "Share of each group over time, sweeps left out. Click a name to hide or show it."
         parts.append(pages.figure(areas(*_largest(groups, steps, shares), "step"), words))
-    steps, values = _thin(trace.val_loss, points)
+    # looks of the journal and of the method see other data: of both one curve would jump
+    steps, values = _thin(trace.looks if len(trace.looks.steps) > 1 else trace.val_loss, points)
     if len(steps) > 1:
         begin = next((k for k, step in enumerate(steps) if step >= 0.02 * run.about["steps"]), 0)
         series = [
@@ -213,7 +234,8 @@ def _one(run: Seen, points: int) -> list[str]:
             for i, name in enumerate(targets[:NAMES])
         ]
         rest = f" The first {NAMES} of {len(targets)}." if len(targets) > NAMES else ""
-        parts.append(pages.figure(lines(series, "step", "validation loss"), f"Validation loss of each target.{rest}"))
+        chart = lines(series, "step", "validation loss", trace.step)
+        parts.append(pages.figure(chart, f"Validation loss of each target.{rest}"))
     return parts + _matrices(run)
 
 
@@ -255,7 +277,7 @@ def _matrices(run: Seen) -> list[str]:
     table = [last[k * len(groups) : (k + 1) * len(groups)] for k in range(len(rows))]
     words = (
         "−A^t: what a round's probes say each group (columns) does to the loss of each target (rows). Blue, negative: "
-        "it falls. Move the slider through the rounds."
+        "it falls. A dash: that group was not tried out. Move the slider through the rounds."
     )
     data = {"values": values, "names": names, "low": BLUE, "high": ORANGE}
     return [pages.wide(pages.frames(heat(rows, groups, table, "A over rounds"), words, data))]

@@ -14,6 +14,8 @@ from aioli.runs.store import JOB, MARK, RUN, RunStore, sound_about
 from aioli.train.layout import JOURNAL, RECIPE
 from aioli.train.records import flat
 
+LEARNED = ("graph",)
+"""Settings that extra runs have found, others for each seed."""
 UNSAID = (None, "None")
 """Settings that are left to a method need not be named."""
 
@@ -102,6 +104,11 @@ class Problem:
         return told[0] if told and all(each == told[0] for each in told) else {}
 
     @property
+    def moving(self) -> int:
+        """How many runs are of methods that change the mixture, and not on behalf of another run."""
+        return sum(run.mixture is None and not run.kind.endswith("proxy") for run in self.runs)
+
+    @property
     def title(self) -> str:
         """In a line."""
         towards = "" if self.targets == self.groups else f" → {', '.join(self.targets)}"
@@ -128,23 +135,38 @@ def find(arguments: Sequence[str], store: str | None = None) -> list[tuple[str, 
         if (path / JOURNAL).is_file():
             found.setdefault(path, text)
         elif (path / MARK).is_file():
-            runs = RunStore(path, make=False)
-            folders = {key: runs.run_folder(key) for key in list(runs.keys())}
-            found |= {folder: key[:10] for key, folder in folders.items() if (folder / JOURNAL).is_file()}
+            found |= _stored(path)
         elif path.is_dir():
             inside = sorted(each for each in path.iterdir() if (each / JOURNAL).is_file())
-            if not inside:
+            stores = sorted(each for each in path.iterdir() if (each / MARK).is_file())
+            if not inside and not stores:
                 raise ValueError(f"{text} holds no runs: neither it nor a folder in it has a {JOURNAL}")
             found |= {each: each.name for each in inside}
+            for each in stores:
+                found |= _stored(each)
         elif store is not None and Path(store).is_dir():
-            runs = RunStore(store, make=False)
-            key = runs.find(text)
-            found[runs.run_folder(key)] = key[:10]
+            found |= _by_key(store, text)
         else:
             raise ValueError(f"{text} is not there; give the directory of a run, a run store, or a key with --store")
     if not found:
         raise ValueError(f"{', '.join(arguments)}: no run has begun there")
     return [(name, path) for path, name in found.items()]
+
+
+def _stored(path: Path) -> dict[Path, str]:
+    """All runs of a run store that have begun."""
+    runs = RunStore(path, make=False)
+    folders = {key: runs.run_folder(key) for key in list(runs.keys())}
+    return {folder: key[:10] for key, folder in folders.items() if (folder / JOURNAL).is_file()}
+
+
+def _by_key(store: str, text: str) -> dict[Path, str]:
+    runs = RunStore(store, make=False)
+    try:
+        key = runs.find(text)
+    except ValueError as error:
+        raise ValueError(f"{text} is no directory, and as a key: {error}") from None
+    return {runs.run_folder(key): key[:10]}
 
 
 def look(name: str, path: Path, known: Seen | None = None) -> Seen | None:
@@ -208,7 +230,7 @@ def sort(runs: Iterable[Seen]) -> list[Problem]:
     for problem in found.values():
         _label(problem.runs)
         problem.runs.sort(key=lambda run: (run.mixture is not None, run.label, run.seed, run.name))
-    return sorted(found.values(), key=lambda problem: -len(problem.runs))
+    return sorted(found.values(), key=lambda problem: (-problem.moving, -len(problem.runs)))
 
 
 def _label(runs: Sequence[Seen]) -> None:
@@ -222,7 +244,7 @@ def _label(runs: Sequence[Seen]) -> None:
             by_kind.setdefault(run.kind, []).append(run)
     for kind, some in by_kind.items():
         settings = [flat({k: v for k, v in _told(run).items() if v is not None}) for run in some]
-        keys = sorted({key for each in settings for key in each})
+        keys = sorted({key for each in settings for key in each if key.rpartition(".")[2] not in LEARNED})
         differ = [key for key in keys if len({str(each.get(key)) for each in settings}) > 1]
         for run, each in zip(some, settings, strict=True):
             words = ", ".join(f"{key.rpartition('.')[2]}={each[key]}" for key in differ if each.get(key) not in UNSAID)

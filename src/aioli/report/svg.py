@@ -41,12 +41,12 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def lines(series: Sequence[Series], x_label: str, y_label: str) -> str:
-    """Curves over a common axis, each named where it ends."""
+def lines(series: Sequence[Series], x_label: str, y_label: str, end: float = 0.0) -> str:
+    """Curves over a common axis, each named where it ends; the axis goes to `end` at least."""
     points = [(x, y) for s in series for x, y in zip(s.x, s.y, strict=True) if math.isfinite(y)]
     if not points:
         return ""
-    high_x = max(x for x, _ in points)
+    high_x = max(end, *(x for x, _ in points))
     low, high = min(y for _, y in points), max(y for _, y in points)
     pad = 0.05 * (high - low) or 0.5
     frame = _Frame(high_x, low - pad, high + pad)
@@ -146,5 +146,5 @@ class _Frame:
 
 def svg(body: str, title: str, width: float = WIDTH, height: float = HEIGHT) -> str:
     """A picture of so many units, with words for those who do not see it."""
-    size = f'viewBox="0 0 {width:.0f} {height:.0f}" style="max-width: {1.1 * width:.0f}px"'
+    size = f'viewBox="0 0 {width:.0f} {height:.0f}" style="max-width: {1.1 * width:.0f}px; --units: {width:.0f}"'
     return f'<svg {size} role="img" aria-label="{escape(title)}">{body}</svg>'

@@ -7,12 +7,18 @@ import shlex
 import time
 from collections.abc import Sequence
 from typing import Any
+from unicodedata import east_asian_width
 
 from aioli.report.trace import Curve, Trace
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 PATH, STALE = 24, 60.0
 """Points of a path on a terminal, and the seconds after which a silent run is taken to be gone."""
+
+
+def columns_of(text: str) -> int:
+    """How much room a text takes, in letters: some are as wide as two."""
+    return sum(1 + (east_asian_width(letter) in "WF") for letter in text)
 
 
 def bar(done: float, total: float, size: int) -> str:
