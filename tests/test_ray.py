@@ -36,6 +36,7 @@ def kill_one(store, killed):
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_a_sweep_is_the_same_on_ray_though_a_worker_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr("aioli.runs.conducting.AGAIN", 0.2)
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # else other tests beside it take most of the time
     data = tiny_store(tmp_path / "store", ("code", "books"))
     expected = conduct(Here(), tmp_path / "here", data)
     store, killed = RunStore(tmp_path / "ray"), []

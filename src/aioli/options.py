@@ -60,7 +60,9 @@ MEANINGS: dict[str, str] = {
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint at the name that was meant, if one is near."""
-    close = difflib.get_close_matches(word, list(known), 1)
+    names = list(known)
+    swapped = [name for name in names if sorted(name) == sorted(word)]
+    close = swapped or difflib.get_close_matches(word, names, 1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 

@@ -9,6 +9,7 @@ that cannot. Inside a segment the proportions are fixed and its length is known,
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -39,9 +40,15 @@ KINDS: dict[str, str] = {
 def as_numbers(value: Any, name: str) -> Array:
     """A copy as a float64 array (training loops reuse their buffers); anything else is refused by name."""
     try:
-        return np.array(value, dtype=np.float64)
-    except (TypeError, ValueError):
+        plain = [_here(v) for v in value] if isinstance(value, (list, tuple)) else _here(value)
+        return np.array(plain, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"{name}={value!r} must be numbers: {KINDS.get(name, 'one per group')}") from None
+
+
+def _here(value: Any) -> Any:
+    """A tensor, of whatever precision, on whatever device, with or without a gradient, as numpy can read it."""
+    return value.detach().double().cpu() if hasattr(value, "detach") and hasattr(value, "double") else value
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -281,10 +288,12 @@ class Cursor:
                 raise ValueError(
                     f"the policy needs {', '.join(wanted) or 'nothing'}; give one function for each: a dict"
                 )
+            _check_arguments(wanted[0], self.observe)
             return {wanted[0]: self.observe}
         for kind, measure in self.observe.items():
             if not callable(measure):
                 raise ValueError(f"observe[{kind!r}] must be a function that measures it, not {measure!r}")
+            _check_arguments(kind, measure)
         return dict(self.observe)
 
     def _clear(self) -> None:
@@ -383,6 +392,7 @@ class Cursor:
             "tokens": None if self._tokens is None else self._tokens.tolist(),
             "sums": {k: v.tolist() for k, v in self._sums.items()},
             "seen": {k: v.tolist() for k, v in self._seen.items()},
+            "last": None if self._last is None else self._last.proportions.tolist(),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -398,8 +408,23 @@ class Cursor:
             )
         if not isinstance(state["sums"], dict) or not isinstance(state["seen"], dict):
             raise ValueError("this is not the state of a cursor: its sums are not by kind")
+        last = state.get("last")
+        self._last = None if last is None else Segment(as_numbers(last, "last"), 0)
         self._steps = steps
         self._tokens = None if state["tokens"] is None else np.asarray(state["tokens"], dtype=np.float64)
         self._sums = {k: np.asarray(v, dtype=np.float64) for k, v in state["sums"].items()}
         self._seen = {k: np.asarray(v, dtype=np.float64) for k, v in state["seen"].items()}
         self._notify(loaded=True)
+
+
+def _check_arguments(kind: str, measure: Measure) -> None:
+    """Before a run begins, not when its first segment is over."""
+    try:
+        signature = inspect.signature(measure)
+    except (TypeError, ValueError):  # some that are not written in Python have none
+        return
+    try:
+        signature.bind(*([None] if kind == "fork_loss" else []))
+    except TypeError:
+        given = "the segment, whose forks it tries out" if kind == "fork_loss" else "nothing"
+        raise ValueError(f"the function that measures {kind} is given {given}, but it is {kind}{signature}") from None

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 from aioli import __version__
 from aioli.cli import (
@@ -36,6 +38,7 @@ from aioli.cli import (
 )
 from aioli.cli.show import plain
 from aioli.files import no_space
+from aioli.options import nearest
 
 LONGEST, LINES = 1000, 10
 """Characters of a line of a complaint, and lines, that are shown at most."""
@@ -63,9 +66,19 @@ COMMANDS = (
 )
 
 
+class _Parser(argparse.ArgumentParser):
+    """Names what was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """One line more than argparse's own."""
+        found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        hint = nearest(found[1], re.findall(r"[\w-]+", found[2])) if found else ""
+        super().error(message + hint)
+
+
 def parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    top = argparse.ArgumentParser(
+    top = _Parser(
         prog="aioli",
         description="Choose how much of each data group a language model should see, and feed it that mixture.",
         epilog="`aioli COMMAND --help` shows examples.",
@@ -74,6 +87,8 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in COMMANDS:
         module.add(commands)
+    for command in commands.choices.values():
+        command.set_defaults(known=[word for word in command._option_string_actions if word.startswith("--")])
     return top
 
 
@@ -81,11 +96,13 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Arguments; settings such as context=64 may stand anywhere among the options."""
     top = parser()
     options, rest = top.parse_known_args(arguments)
-    if rest and hasattr(options, "keys") and not any(word.startswith("-") for word in rest):
+    dashed = any(word.startswith("-") for word in rest)
+    if rest and hasattr(options, "keys") and not dashed:
         options.keys += rest
         return options
-    if rest and (not hasattr(options, "settings") or any(word.startswith("-") for word in rest)):
-        top.error(f"unrecognized arguments: {' '.join(rest)}; see aioli {options.command} --help")
+    if rest and (not hasattr(options, "settings") or dashed):
+        hint = nearest(next(word for word in rest if word.startswith("-")), options.known) if dashed else ""
+        top.error(f"unrecognized arguments: {' '.join(rest)}{hint}; see aioli {options.command} --help")
     if rest:
         options.settings += rest
     return options

@@ -124,7 +124,7 @@ def render(fit: Fit, out: Path | None, page: Path | None) -> str:
     counts = ((len(runs.P), "run"), (len(runs.groups), "group"), (len(runs.targets), "target"))
     lines.append("{}, {} → {}".format(*(f"{n} {word}{'s' * (n != 1)}" for n, word in counts)))
     if runs.renormalised:
-        lines.append(f"{runs.renormalised} rows were rounded and are made to sum to 1")
+        lines.append(f"shares of {runs.renormalised} of {len(runs.P)} rows were rounded and are made to sum to 1")
     if runs.missing:
         lines.append(f"{runs.missing} losses are missing; each leaves out that run for that target only")
     lines += [*runs.notes, ""]

@@ -235,7 +235,10 @@ def _words(experiment: Experiment, setting: Setting, found: dict[str, Any]) -> s
 
 def _dry_run(pieces: list[tuple[Experiment, Setting]], profile: Profile, options: argparse.Namespace) -> int:
     need("train", "pydantic", "yaml")
+    from aioli.experiments import stores
     from aioli.experiments.dry import plans
+
+    stores.check(options.data)
 
     found = [plans(experiment, setting, profile, options.seeds) for experiment, setting in pieces]
     if options.json:
@@ -267,6 +270,7 @@ def _list(as_json: bool) -> int:
         say(json.dumps(plain, indent=1, ensure_ascii=False))
         return 0
     lines = [table(header, rows, left=7), ""]
+    lines += [f"seeds: of the {' and of the '.join(PROFILES)} profile, where they differ", ""]
     lines += [f"--profile {profile.name}: {profile.about}" for profile in PROFILES.values()]
     lines.append("--profile paper also needs SlimPajama-6B as a token store (aioli prepare slimpajama-6b), and the hub")
     say("\n".join(lines))

@@ -76,7 +76,9 @@ def parse_weights(text: str | None) -> tuple[float, ...] | None:
 def render(found: Comparison) -> str:
     """The comparison for people."""
     low, high = found.room_interval
-    where = f"{found.groups} groups" + ("" if found.targets is None else f" → {found.targets} target(s)")
+    where = f"{found.groups} groups" + (
+        "" if found.targets is None else f" → {found.targets} target{'s' * (found.targets != 1)}"
+    )
     spread = "" if found.seeds == 1 else f" [{low:.4f}, {high:.4f}]"
     lines = [
         f"{found.world} world, {where}, S={found.steps}, {found.seeds} paired seeds, budget {found.budget}",
@@ -130,6 +132,8 @@ def run(options: argparse.Namespace) -> int:
             raise ValueError(f"--{name} {value} is more than is simulated in a lifetime; use at most {most:,}")
     if options.load:
         load([options.load])
+    if options.groups == 1:
+        raise ValueError("--groups 1: with one group there is nothing to choose; use 2 or more")
     weights = parse_weights(options.weights)
     setting = Setting(
         options.world, options.groups, options.targets, options.steps, parse_budget(options.budget), weights

@@ -144,13 +144,18 @@ class TokenStore:
     def rows(self, group: int | str, split: str = "train", kind: str = "tokens") -> Tokens:
         """The sequences of a group, (sequences, context), mapped from disk; a short tail is left out."""
         self._has(split)
-        j = self.groups.index(group) if isinstance(group, str) else group
+        j = self._place(group) if isinstance(group, str) else group
         whole = self.parts[split][j].tokens // self.context * self.context
         dtype = self.dtype if kind == "tokens" else np.uint8
         if whole == 0:
             return np.zeros((0, self.context), dtype=dtype)
         mapped = np.memmap(self.file(split, j, kind), dtype=dtype, mode="r", shape=(whole,))
         return np.asarray(mapped).reshape(-1, self.context)
+
+    def _place(self, group: str) -> int:
+        if group not in self.groups:
+            raise ValueError(f"{self.path} has no group {group!r}; it has {', '.join(self.groups)}")
+        return self.groups.index(group)
 
     @property
     def masked(self) -> bool:

@@ -9,6 +9,7 @@ from aioli.config import parse_settings
 from aioli.experiments import settings as data
 from aioli.experiments.profiles import Profile
 from aioli.experiments.settings import Setting
+from aioli.options import nearest
 
 ONE_SEED = ("greedy", "a-star", "interactions")
 OFFLINE = ("grid-search", "dml", "skill-it", "doremi", "doge")
@@ -221,5 +222,6 @@ def find(names: list[str]) -> list[Experiment]:
         return list(EXPERIMENTS.values())
     for name in names:
         if name not in EXPERIMENTS:
-            raise ValueError(f"there is no experiment {name!r}; there are {', '.join(EXPERIMENTS)}, or all")
+            known = f"there are {', '.join(EXPERIMENTS)}, or all"
+            raise ValueError(f"there is no experiment {name!r}{nearest(name, EXPERIMENTS)}; {known}")
     return [EXPERIMENTS[name] for name in dict.fromkeys(names)]

@@ -40,11 +40,23 @@ def instructions(
 def _prepared(
     name: str, data: Sequence[str], place: Path, progress: Progress | None, settings: dict[str, Any] | None = None
 ) -> TokenStore:
-    recipe = find(name)
-    files = [f"{Path(each).resolve()}/*.jsonl*" if Path(each).is_dir() else str(Path(each).resolve()) for each in data]
+    recipe, files = find(name), patterns(data)
     recipe = {**recipe, **(settings or {}), "sources": [{**recipe["sources"][0], "files": files}]}
     seen = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for each in files for file in _matching(each)]
     return prepare(recipe, place / f"{name}-{content_hash([files, settings, seen])[:8]}", progress=progress)
+
+
+def patterns(data: Sequence[str]) -> list[str]:
+    """Where files are looked for."""
+    return [f"{Path(each).resolve()}/*.jsonl*" if Path(each).is_dir() else str(Path(each).resolve()) for each in data]
+
+
+def check(data: Sequence[str]) -> None:
+    """That there is something, without preparing it."""
+    for each, pattern in zip(data, patterns(data), strict=True):
+        if not (Path(each) / MANIFEST).is_file() and not _matching(pattern):
+            what = "files, a folder of *.jsonl files, or a token store"
+            raise ValueError(f"--data {each}: no file is there; give {what}")
 
 
 def _matching(pattern: str) -> list[Path]:

@@ -29,6 +29,8 @@ def read(source: str, store: str | None = None, columns: str | None = None, row:
         return from_file(place)
     if place.is_file():
         raise ValueError(f"{source} is neither JSON, YAML nor a table (.csv, .tsv, .parquet)")
+    if place.suffix.lower() in (".json", ".yaml", ".yml", *TABLES):
+        raise ValueError(f"{source} is not there; `aioli solve FIT -o solution.json` writes a solution to a file")
     return from_run(source, store)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from aioli.files import explained, read_text, sealed, unsealed, write_text
-from aioli.fits.diagnose import Trouble, diagnose
+from aioli.fits.diagnose import Trouble, diagnose, moves
 from aioli.fits.named import create_law, law_from_json, law_to_json, name_of
 from aioli.fits.scoring import Choice, Scores, choose, held_out, measure, split
 from aioli.fits.table import Runs
@@ -161,6 +161,8 @@ def fit_runs(
 ) -> Fit:
     """Fit a law by name, or the best by cross-validation (`auto`), and measure it on runs it has not seen."""
     fold, how = split(runs.P, folds, seed)
+    if not any(moves(column[np.isfinite(column)]) for column in runs.L.T):
+        raise ValueError("all runs have the same losses: there is nothing to learn; are these the right columns?")
     choices: list[Choice] = []
     notes = list(runs.notes)
     if law == "auto":

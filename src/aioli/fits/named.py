@@ -12,6 +12,7 @@ import numpy as np
 from aioli.config import parse_settings
 from aioli.lmo import LinearStatic, LogLinearStatic, TransferPowerLaw, Trees
 from aioli.lmo.laws import StaticLaw
+from aioli.options import nearest
 from aioli.simplex import Array
 
 LAWS: dict[str, type[Any]] = {
@@ -34,7 +35,8 @@ def create_law(text: str, **defaults: Any) -> Any:
     """A law that is not fitted yet, from `log-linear` or `transfer:terms=4`."""
     name, _, tail = text.partition(":")
     if name not in LAWS:
-        raise ValueError(f"there is no law {name!r}; there are {', '.join(LAWS)}, and auto")
+        hint = nearest(name, [*LAWS, "auto"])
+        raise ValueError(f"there is no law {name!r}{hint}; there are {', '.join(LAWS)}, and auto")
     allowed = settings_of(LAWS[name])
     settings = {k: v for k, v in defaults.items() if k in allowed} | parse_settings(tail)
     unknown = sorted(set(settings) - set(allowed))

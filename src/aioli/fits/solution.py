@@ -8,7 +8,7 @@ predicted loss is within one standard error of the best.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,12 @@ from aioli.fits.fit import Fit
 from aioli.fits.resampling import default_count, freedom_left, resampled
 from aioli.fits.table import Runs
 from aioli.fits.wish import Wish
-from aioli.lmo import BestSimulated, Direct, Optimum
+from aioli.lmo import BestSimulated, Direct, LinearStatic, LogLinearStatic, Optimum
 from aioli.lmo.laws import StaticLaw
 from aioli.simplex import Array
 from aioli.threads import one_thread
 
+BEST_RUN = "best run"
 LEVEL, FEWEST, MOST, HALVINGS = 0.95, 10, 1_000_000, 16
 """Of intervals; resampled tables that say anything, and that anybody means; steps of a bisection."""
 
@@ -38,10 +39,13 @@ class Compared:
     interval: tuple[float, float] | None
     within: bool
     """Whether it keeps the bounds."""
+    measured: float | None = None
+    """What a run of it measured, where there is one."""
 
     def to_json(self, groups: tuple[str, ...]) -> dict[str, Any]:
         """As plain JSON."""
         plain = {"loss": self.loss, "worse_by": self.worse, "interval": self.interval, "within_bounds": self.within}
+        plain |= {} if self.measured is None else {"measured": self.measured}
         return plain | {"proportions": dict(zip(groups, self.proportions.tolist(), strict=True))}
 
 
@@ -111,7 +115,8 @@ def solve(
     if count > MOST:
         raise ValueError(f"--bootstrap {count} is more than intervals can need; use at most {MOST:,}")
     freedom = float(freedom_left(fit)[wish.target_weights > 0].min())
-    simple = dict(wish.simple) | _best_run(fit.runs, wish)
+    measured = _measured(fit.runs, wish)
+    simple = dict(wish.simple) | _best_run(fit.runs, measured)
     best = _optimum(fit.law, wish, seed)
     if not isinstance(fit.law, StaticLaw):
         best = _better(fit.law, wish, best, np.concatenate([np.stack(list(simple.values())), fit.runs.P]))
@@ -120,10 +125,13 @@ def solve(
     if count and freedom >= 1:
         spread = _Spread.of(fit, wish, best, list(simple.values()), count, freedom, seed, step)
     compared = _compared(fit, wish, best, simple, spread)
+    if BEST_RUN in compared:
+        compared[BEST_RUN] = replace(compared[BEST_RUN], measured=float(np.nanmin(measured)))
     if spread is None:
         return Solution(fit, wish, best, compared, notes=tuple(notes))
     shares = spread.shares(best.proportions, wish)
-    notes += _far(fit.runs, best.proportions, shares)
+    span = spread.around(best.value, spread.errors[:, 0])
+    notes += [*_below(measured, span), *_far(fit.runs, best.proportions, shares)]
     return Solution(
         fit,
         wish,
@@ -131,7 +139,7 @@ def solve(
         compared,
         count,
         shares,
-        spread.around(best.value, spread.errors[:, 0]),
+        span,
         spread.stderr,
         max(0.0, spread.regret),
         _near(fit.law, wish, best, spread.stderr, seed),
@@ -228,12 +236,26 @@ def _better(law: Any, wish: Wish, best: Optimum, others: Array) -> Optimum:
     return Optimum(allowed[k], np.asarray(law.predict(allowed[k : k + 1])[0]), float(values[k]), None)
 
 
-def _best_run(runs: Runs, wish: Wish) -> dict[str, Array]:
-    """The mixture of the run that did best, by what was measured."""
+def _measured(runs: Runs, wish: Wish) -> Array:
+    """What each run measured of what counts; nan where a loss is missing."""
     used = wish.target_weights > 0
-    value = runs.L[:, used] @ wish.target_weights[used]
-    whole = np.isfinite(value)
-    return {"best run": runs.P[whole][int(np.argmin(value[whole]))]} if whole.any() else {}
+    return np.asarray(runs.L[:, used] @ wish.target_weights[used] / wish.target_weights.size)
+
+
+def _best_run(runs: Runs, measured: Array) -> dict[str, Array]:
+    """The mixture of the run that did best, by what was measured."""
+    return {BEST_RUN: runs.P[int(np.nanargmin(measured))]} if np.isfinite(measured).any() else {}
+
+
+def _below(measured: Array, span: tuple[float, float]) -> list[str]:
+    """Runs that did better than the law thinks possible."""
+    below = int((measured < span[0]).sum())
+    if not below:
+        return []
+    return [
+        f"{below} of {len(measured)} runs measured less than that interval (the least {np.nanmin(measured):.4f}): the "
+        "law does not follow the best runs, or they were lucky; compare laws (aioli fit --law auto), and run both"
+    ]
 
 
 def _doubts(fit: Fit, wish: Wish, best: Optimum, freedom: float | None) -> list[str]:
@@ -255,6 +277,12 @@ def _doubts(fit: Fit, wish: Wish, best: Optimum, freedom: float | None) -> list[
         for group, share, top in zip(fit.runs.groups, best.proportions, fit.runs.P.max(0), strict=True)
         if share > _reach(top)
     ]
+    if isinstance(fit.law, LinearStatic) or (len(used) == 1 and isinstance(fit.law, LogLinearStatic)):
+        what = "a linear law" if isinstance(fit.law, LinearStatic) else "a log-linear law of a single target"
+        found.append(
+            f"{what} is best at a corner whatever the runs are, so narrow intervals of shares mean little; "
+            "aioli fit --law transfer:terms=4 or trees can be best within, --max and --tried keep away from corners"
+        )
     if best.gap is None:
         found.append("trees have no certificate: this is the best of many tried")
     return found

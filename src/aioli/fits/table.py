@@ -340,5 +340,5 @@ def _remedy(total: float) -> str:
     if abs(total - 100.0) < 1.0:
         return "; they look like percent: divide by 100"
     if total > 2.0:
-        return "; are there columns among them that are not shares?"
+        return "; are there columns among them that are not shares? Numbers of tokens must be divided by their sum"
     return "; is a group missing, or is a column among them that is no share?"

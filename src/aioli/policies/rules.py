@@ -174,7 +174,7 @@ class RulePolicy:
 def _first_difference(theirs: Any, mine: Any, path: str = "") -> tuple[str, Any, Any]:
     """Where two configs first differ, and how."""
     if isinstance(theirs, dict) and isinstance(mine, dict):
-        for key in sorted(theirs.keys() | mine.keys()):
+        for key in sorted(theirs.keys() | mine.keys(), key=lambda key: (key != "type", key)):  # another kind says most
             if theirs.get(key) != mine.get(key):
                 return _first_difference(theirs.get(key), mine.get(key), f"{path}.{key}" if path else key)
     return path, theirs, mine

@@ -22,6 +22,7 @@ STYLE = """
 body { font: 16px/1.55 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0; }
 main { max-width: 46rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; } main.broad { max-width: 64rem; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .5rem; } h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem; }
+h2.part { font-size: 1.35rem; border-top: 1px solid var(--line); padding-top: 1.4rem; }
 p.lead { font-size: 1.1rem; color: var(--soft); margin-top: 0; }
 figure { margin: 1rem 0; background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: .8rem; }
 figcaption { color: var(--soft); font-size: .9rem; margin-top: .3rem; }
@@ -60,9 +61,9 @@ def paragraph(text: str, kind: str = "") -> str:
     return f"<p{f' class={kind!r}' if kind else ''}>{escape(text)}</p>"
 
 
-def heading(text: str) -> str:
-    """The heading of a section."""
-    return f"<h2>{escape(text)}</h2>"
+def heading(text: str, kind: str = "") -> str:
+    """The heading of a section; of kind `part`, of several sections."""
+    return f"<h2{f' class={kind!r}' if kind else ''}>{escape(text)}</h2>"
 
 
 def figure(svg: str, caption: str) -> str:

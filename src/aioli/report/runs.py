@@ -50,7 +50,7 @@ def _report(problems: Sequence[Problem]) -> Report:
     parts: list[str] = []
     for k, problem in enumerate(problems):
         if len(problems) > 1:
-            parts.append(pages.heading(f"{k + 1}. {problem.title}, {problem.steps:,} steps"))
+            parts.append(pages.heading(f"{k + 1}. {problem.title}, {problem.steps:,} steps", "part"))
         parts += _problem(problem, FEW_POINTS if len(runs) > MANY else 1000, len(runs) <= MANY)
     title = problems[0].title if len(problems) == 1 else f"{len(runs)} runs in {len(problems)} settings"
     return title, _lead(problems), parts

@@ -100,12 +100,16 @@ def number(value: float) -> str:
 
 def _names(places: Sequence[tuple[str, float, str]]) -> str:
     """Names at the right edge, moved apart where they would overlap."""
-    found, at = [], -math.inf
-    for k, (name, y, ink) in sorted(enumerate(places), key=lambda place: place[1][1]):
-        at = max(y, at + 14)
+    found, at = [], list[float]()
+    order = sorted(enumerate(places), key=lambda place: place[1][1])
+    for _, (_, y, _) in order:
+        at.append(max(y, at[-1] + 14) if at else y)
+    for k in range(len(at) - 1, -1, -1):  # what has been moved below the axis moves up again
+        at[k] = min(at[k], at[k + 1] - 14 if k + 1 < len(at) else HEIGHT - BOTTOM)
+    for (k, (name, _, ink)), y in zip(order, at, strict=True):
         short = name if len(name) <= 16 else name[:15] + "…"
         found.append(
-            f'<text data-legend="{k}" x="{WIDTH - RIGHT + 8}" y="{min(at, HEIGHT - 6) + 4:.1f}" fill="{ink}" '
+            f'<text data-legend="{k}" x="{WIDTH - RIGHT + 8}" y="{y + 4:.1f}" fill="{ink}" '
             f'font-weight="600">'
             f"{escape(short)}<title>{escape(name)}</title></text>"
         )
