@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 import pytest
 
@@ -190,3 +191,13 @@ def test_a_command_leaves_signals_as_they_were():
     assert main(["methods", "--json"]) == 0
     assert main(["methods", "nothing"]) == 2
     assert (signal.getsignal(signal.SIGTERM), sys.unraisablehook) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [(["trian"], "train"), (["compare", "r.yaml", "--sedes", "3"], "--seeds"), (["methods", "dlm"], "dml")],
+)
+def test_what_is_nearly_right_is_told(arguments, meant, capsys):
+    with pytest.raises(SystemExit) if arguments[0] != "methods" else nullcontext():
+        assert main(arguments) == 2
+    assert f"did you mean {meant!r}?" in capsys.readouterr().err

@@ -89,6 +89,7 @@ def test_auto_says_by_how_much(tables, capsys):
         (["fit", "none.csv"], "no such file"),
         (["fit", "mix.csv", "loss.csv", "tokens.csv"], "3 tables"),
         (["fit", "mix.csv", "loss.csv", "--law", "cubic"], "no law 'cubic'"),
+        (["fit", "mix.csv", "loss.csv", "--law", "trasnfer"], "did you mean 'transfer'"),
         (["fit", "mix.csv", "loss.csv", "--law", "transfer:terms=x"], "must be a number"),
         (["fit", "mix.csv", "loss.csv", "--law", "linear:terms=2"], "no setting 'terms'"),
         (["fit", "mix.csv", "loss.csv", "--where", "step"], "COLUMN=VALUE"),

@@ -292,3 +292,28 @@ def test_trees_keep_bounds_and_promise_nothing():
     assert found.best.proportions[2] >= 0.1 - 1e-9
     assert any("no certificate" in note for note in found.notes)
     assert all(each.worse >= 0 for each in found.compared.values() if each.within)
+
+
+def test_runs_below_the_interval_and_what_the_best_run_measured_are_told():
+    """Losses that fall where two groups meet, which a linear law cannot follow."""
+    rng = np.random.default_rng(0)
+    P = rng.dirichlet(np.ones(3), 60)
+    L = 3.0 - 2.0 * (P[:, :1] * P[:, 1:2]) + 0.001 * rng.normal(size=(60, 1))
+    runs = Runs(GROUPS, ("t",), P, L)
+    found = solve(fit_runs(runs, "linear"), Wish.of(runs), 40)
+    below = int((L[:, 0] < found.loss_interval[0]).sum())
+    assert below > 0
+    assert any(note.startswith(f"{below} of 60 runs measured less") for note in found.notes)
+    assert any("best at a corner whatever the runs are" in note for note in found.notes)
+    assert found.compared["best run"].measured == pytest.approx(L.min())
+    assert found.to_json()["compared"]["best run"]["measured"] == pytest.approx(L.min())
+    good = Runs(GROUPS, ("t", "u"), P, np.exp(-P @ rng.uniform(0.5, 2, (3, 2))) + 2.0)
+    assert not any("corner" in note or "less than" in note for note in solve(fit_runs(good), Wish.of(good), 40).notes)
+
+
+def test_losses_that_are_all_the_same_teach_nothing_and_that_is_said():
+    P = np.random.default_rng(0).dirichlet(np.ones(3), 20)
+    runs = Runs(GROUPS, ("t",), P, np.full((20, 1), 3.0))
+    fit = fit_runs(runs)
+    assert any("nothing to learn" in note for note in fit.runs.notes)
+    assert any("any mixture is as good" in note for note in solve(fit, Wish.of(runs), 0).notes)

@@ -1,5 +1,7 @@
 """ForkedSweep: what is made of the losses after forks, and which groups are tried out again."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -92,6 +94,10 @@ def raced(A, trail, **settings):
         if told:
             assert len(segment.forks) * segment.fork_steps <= 200  # a third of 60%, or two forks of a hundred
             sweeps.append((len(segment.forks), segment.fork_steps, policy.report()["p"]))
+            assert sum(a is not None for a in policy.report()["A"][0]) == len(
+                segment.forks
+            )  # of others nothing is said
+            json.dumps(policy.state_dict(), allow_nan=False)
     return sweeps
 
 

@@ -239,6 +239,9 @@ def test_trainers_that_cannot_fork_say_so_and_what_to_use_instead():
     with pytest.raises(ValueError, match=r"copies of the model.*aioli-pooled"):
         Cursor(policy, {"val_loss": lambda: np.ones(3)})
 
+    with pytest.raises(ValueError, match="fork_loss is given the segment"):
+        Cursor(policy, {"val_loss": lambda: np.ones(3), "fork_loss": lambda: np.ones((3, 3))})
+
     with pytest.raises(ValueError, match="cannot be fed"):
         Cursor(policy, {"val_loss": lambda: np.ones(3)}, fed=["fork_loss"])
 

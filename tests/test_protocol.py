@@ -181,6 +181,8 @@ def test_values_that_the_loop_feeds_are_averaged_over_the_segment():
         (lambda: Cursor(aioli()), "needs val_loss"),
         (lambda: Cursor(aioli(), {"loss": lambda: 0}), "cannot observe loss"),
         (lambda: Cursor(aioli(), {"val_loss": 3}), "must be a function"),
+        (lambda: Cursor(aioli(), {"val_loss": lambda model: 3}), r"given nothing, but it is val_loss\(model\)"),
+        (lambda: Cursor(aioli(), lambda model: 3), r"given nothing, but it is val_loss\(model\)"),
         (lambda: Cursor(aioli(), {"val_loss": lambda: {"a": 1}}).step(), "val_loss={'a': 1} must be numbers"),
         (lambda: Cursor(aioli(), lambda: [1, 1]).load_state_dict({}), "not the state of a cursor"),
         (lambda: Segment([1.0], 10.5), "steps=10.5 must be a whole number"),
@@ -230,3 +232,33 @@ def test_a_refused_measurement_does_not_count_the_step():
     assert json.dumps(cursor.state_dict()) == state
     cursor.step([3.0, 1.0])  # measured again, and accepted
     assert cursor.remaining == interval
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_tensors_of_any_kind_are_numbers(many):
+    torch = pytest.importorskip("torch")
+    tensor = torch.tensor([1.5, 2.0], dtype=torch.bfloat16, requires_grad=True)
+    cursor = Cursor(aioli(40), lambda: list(tensor) if many else tensor)
+    seen = []
+    cursor.record = lambda _, observation: seen.append(observation.val_loss)
+    while not cursor.done:
+        cursor.step()
+    assert all(np.array_equal(each, [1.5, 2.0]) for each in seen if each is not None)
+    assert seen
+
+
+def test_a_run_that_is_over_still_knows_its_last_mixture_when_it_is_loaded():
+    cursor = Cursor(aioli(40), lambda: [1.0, 2.0])
+    while not cursor.done:
+        cursor.step()
+    again = Cursor(aioli(40), lambda: [1.0, 2.0])
+    again.load_state_dict(json.loads(json.dumps(cursor.state_dict())))
+    assert again.done
+    assert np.array_equal(again.proportions, cursor.proportions)
+    old = {key: value for key, value in cursor.state_dict().items() if key != "last"}  # as it was written before
+    Cursor(aioli(40), lambda: [1.0, 2.0]).load_state_dict(old)
+
+
+def test_a_state_of_another_method_is_refused_by_what_it_is():
+    with pytest.raises(ValueError, match=r"estimator.type was PooledSweep, now ForkedSweep"):
+        create("aioli-fork").policy(3, 100).load_state_dict(create("aioli-pooled").policy(3, 100).state_dict())

@@ -73,3 +73,8 @@ def test_writing_is_all_or_nothing(tmp_path):
     with pytest.raises(ValueError, match="one entry for each of its tokens"):
         write_store(tmp_path / "t", {"train": {"a": np.arange(9)}}, 8, 99, masks={"train": {"a": np.ones(3)}})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["s"]
+
+
+def test_a_group_that_is_not_there_is_named_with_those_that_are(store):
+    with pytest.raises(ValueError, match=f"has no group 'nobody'; it has {', '.join(store.groups)}"):
+        TokenStore(store.path).rows("nobody", "val")

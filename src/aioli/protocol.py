@@ -48,7 +48,7 @@ def as_numbers(value: Any, name: str) -> Array:
 
 def _here(value: Any) -> Any:
     """A tensor, of whatever precision, on whatever device, with or without a gradient, as numpy can read it."""
-    return value.detach().double().cpu() if hasattr(value, "detach") and hasattr(value, "double") else value
+    return value.detach().double().cpu().numpy() if hasattr(value, "detach") and hasattr(value, "numpy") else value
 
 
 def _same(a: Any, b: Any) -> bool:

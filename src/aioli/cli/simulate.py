@@ -76,9 +76,8 @@ def parse_weights(text: str | None) -> tuple[float, ...] | None:
 def render(found: Comparison) -> str:
     """The comparison for people."""
     low, high = found.room_interval
-    where = f"{found.groups} groups" + (
-        "" if found.targets is None else f" → {found.targets} target{'s' * (found.targets != 1)}"
-    )
+    towards = "" if found.targets is None else f" → {found.targets} target{'s' * (found.targets != 1)}"
+    where = f"{found.groups} groups{towards}"
     spread = "" if found.seeds == 1 else f" [{low:.4f}, {high:.4f}]"
     lines = [
         f"{found.world} world, {where}, S={found.steps}, {found.seeds} paired seeds, budget {found.budget}",

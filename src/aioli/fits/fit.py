@@ -161,10 +161,10 @@ def fit_runs(
 ) -> Fit:
     """Fit a law by name, or the best by cross-validation (`auto`), and measure it on runs it has not seen."""
     fold, how = split(runs.P, folds, seed)
-    if not any(moves(column[np.isfinite(column)]) for column in runs.L.T):
-        raise ValueError("all runs have the same losses: there is nothing to learn; are these the right columns?")
     choices: list[Choice] = []
     notes = list(runs.notes)
+    if not any(moves(column[np.isfinite(column)]) for column in runs.L.T):
+        notes.append("all runs have the same losses: there is nothing to learn from them; are these the right columns?")
     if law == "auto":
         law, choices, predicted, told = choose(runs, fold, how, step, ridge)
         notes += told
