@@ -64,7 +64,10 @@ def test_direct_beats_or_equals_a_million_random_mixtures_on_200_convex_instance
         assert (found.proportions >= (0.0 if low is None else np.array(low)) - 1e-12).all()
 
 
-@pytest.mark.parametrize("kind", [pytest.param("linear", marks=pytest.mark.slow), "log-linear", "noise"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("kind", [pytest.param("linear", marks=SLOW), "log-linear", pytest.param("noise", marks=SLOW)])
 def test_direct_is_right_on_laws_that_were_fitted(kind):
     """Fitted laws, also to data that are straight or mere noise: no vertex or edge point beats a certified optimum."""
     for seed in range(60):
