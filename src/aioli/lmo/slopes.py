@@ -24,12 +24,15 @@ def fit_slopes(N: Array, losses: Array) -> Array:
     """alpha·(L - E)/N of each group at the last N, from its losses (T, m) at N (T,); never negative."""
     best = np.full(losses.shape[1], np.inf)
     slope = np.zeros(losses.shape[1])
+    level = losses.mean(0)
+    yc = losses - level
     for alpha in _EXPONENTS:
         x = (N / N[-1]) ** -alpha
-        xc, yc = x - x.mean(), losses - losses.mean(0)
+        middle = x.mean()
+        xc = x - middle
         B = np.maximum(xc @ yc / max(float(xc @ xc), 1e-300), 0.0)
-        B = np.where(losses.mean(0) - B * x.mean() >= 0, B, losses.mean(0) / x.mean())  # E >= 0
-        E = losses.mean(0) - B * x.mean()
+        B = np.where(level - B * middle >= 0, B, level / middle)  # E >= 0
+        E = level - B * middle
         error = ((losses - E - B * x[:, None]) ** 2).sum(0)
         better = error < best
         best[better], slope[better] = error[better], (alpha * B / N[-1])[better]
