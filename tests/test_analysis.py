@@ -228,3 +228,9 @@ def test_on_real_training(tmp_path):
     for point in study.found.data["points"]:
         assert -1 <= point["similarity"] <= 1
         assert np.isfinite(point["b"])
+
+
+def test_a_group_that_was_not_tried_out_is_as_good_as_the_worst_that_was(tmp_path):
+    lines = [{"kind": "segment", "report": {"round": k, "A": A}} for k, A in enumerate([[[0.4, 0.2]], [[0.6, None]]])]
+    (tmp_path / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    np.testing.assert_allclose(mean_A(tmp_path / "journal.jsonl"), [[0.5, 0.4]])

@@ -201,3 +201,9 @@ def test_what_is_nearly_right_is_told(arguments, meant, capsys):
     with pytest.raises(SystemExit) if arguments[0] != "methods" else nullcontext():
         assert main(arguments) == 2
     assert f"did you mean {meant!r}?" in capsys.readouterr().err
+
+
+def test_an_option_before_its_command_is_told_where_it_goes(capsys):
+    with pytest.raises(SystemExit):
+        main(["--json", "methods"])
+    assert "--json goes after methods" in capsys.readouterr().err

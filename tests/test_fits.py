@@ -304,9 +304,13 @@ def test_runs_below_the_interval_and_what_the_best_run_measured_are_told():
     below = int((L[:, 0] < found.loss_interval[0]).sum())
     assert below > 0
     assert any(note.startswith(f"{below} of 60 runs measured less") for note in found.notes)
-    assert any("best at a corner whatever the runs are" in note for note in found.notes)
+    assert any("best at a corner of what is allowed" in note for note in found.notes)
     assert found.compared["best run"].measured == pytest.approx(L.min())
     assert found.to_json()["compared"]["best run"]["measured"] == pytest.approx(L.min())
+    capped = solve(fit_runs(runs, "linear"), Wish.of(runs, caps={"web": 0.3, "code": 0.3, "books": 0.4}), 40)
+    inside = L[(P <= [0.3, 0.4, 0.3]).all(1), 0]
+    assert not any(f"of {len(L)} runs measured" in note for note in capped.notes)
+    assert len(inside) < len(L)
     good = Runs(GROUPS, ("t", "u"), P, np.exp(-P @ rng.uniform(0.5, 2, (3, 2))) + 2.0)
     assert not any("corner" in note or "less than" in note for note in solve(fit_runs(good), Wish.of(good), 40).notes)
 

@@ -1,5 +1,6 @@
 """Segments and observations are checked data; drive refuses before step 0; a cursor is drive turned inside out."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 from aioli.lmo import EGD, ExcessLoss, InterleavedSweep, Task
 from aioli.methods import create
 from aioli.policies import Bandit, Online, RulePolicy, Static
-from aioli.protocol import Cursor, Observation, Policy, Segment, drive
+from aioli.protocol import Cursor, Observation, Policy, Segment, as_numbers, drive
 from aioli.simulate import LinearWorld, PowerLawWorld
 
 
@@ -243,8 +244,11 @@ def test_tensors_of_any_kind_are_numbers(many):
     cursor.record = lambda _, observation: seen.append(observation.val_loss)
     while not cursor.done:
         cursor.step()
-    assert all(np.array_equal(each, [1.5, 2.0]) for each in seen if each is not None)
-    assert seen
+    known = [each for each in seen if each is not None]
+    assert len(known) > 5
+    assert all(np.array_equal(each, [1.5, 2.0]) for each in known)
+    rows = as_numbers([[t, t] for t in tensor], "fork_loss")
+    assert rows.tolist() == [[1.5, 1.5], [2.0, 2.0]]
 
 
 def test_a_run_that_is_over_still_knows_its_last_mixture_when_it_is_loaded():
@@ -256,7 +260,25 @@ def test_a_run_that_is_over_still_knows_its_last_mixture_when_it_is_loaded():
     assert again.done
     assert np.array_equal(again.proportions, cursor.proportions)
     old = {key: value for key, value in cursor.state_dict().items() if key != "last"}  # as it was written before
-    Cursor(aioli(40), lambda: [1.0, 2.0]).load_state_dict(old)
+    again.load_state_dict(old)
+    assert np.array_equal(again.proportions, cursor.proportions)
+    before = again.state_dict()
+    with pytest.raises(ValueError, match="last"):
+        again.load_state_dict({**cursor.state_dict(), "last": ["x", "y"]})
+    assert again.state_dict() == before
+
+
+def test_functions_that_supply_their_arguments_are_taken():
+    def with_model(measure):
+        @functools.wraps(measure)
+        def inner():
+            return measure(None)
+
+        return inner
+
+    measures = [with_model(lambda model: [1.0, 1.0]), functools.partial(lambda model: [1.0, 1.0], None)]
+    for measure in [*measures, lambda *more: [1.0, 1.0], lambda model=None: [1.0, 1.0]]:
+        Cursor(aioli(), measure).step()
 
 
 def test_a_state_of_another_method_is_refused_by_what_it_is():

@@ -16,11 +16,11 @@ from tiny import Here, tiny_recipe, tiny_store
 from aioli.cli import main
 from aioli.methods import create
 from aioli.report.runs import _largest
-from aioli.report.seen import find, look, sort
+from aioli.report.seen import find, look, look_all, sort
 from aioli.report.server import Folder, serve
 from aioli.runs.conducting import Asked, Conductor
 from aioli.runs.job import Setup
-from aioli.runs.store import RunStore
+from aioli.runs.store import MARK, RunStore
 
 HOSTILE = '</script><img src=x onerror="boom()">&"'
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -109,6 +109,23 @@ def test_a_store_in_a_browser(runs, tmp_path):
     assert complaints == []
     assert wide <= window
     assert charts >= 6
+
+
+def test_a_folder_stands_for_the_stores_in_it(runs, tmp_path):
+    """Each run once, and what cannot be opened does not hide the rest."""
+    store, keys = runs
+    alone = len(find([str(store.path)]))
+    for name in ("one", "two"):
+        shutil.copytree(store.path, tmp_path / "all" / name)
+    shutil.copytree(store.run_folder(keys["aioli", 0]), tmp_path / "all" / "plain")
+    (tmp_path / "all" / "newer").mkdir()
+    (tmp_path / "all" / "newer" / MARK).write_text('{"schema": 99}')
+    seen, troubles = look_all(find([str(tmp_path / "all")]))
+    assert len(seen) == alone + 1
+    assert [each.partition(":")[0] for each in troubles] == ["newer"]
+    assert len(Folder(tmp_path / "all").seen()[0]) == alone + 1
+    with pytest.raises(ValueError, match="rfrok is no directory, and as a key: no run"):
+        find(["rfrok"], str(store.path))
 
 
 def test_two_runs_by_directory(runs, tmp_path, capsys):

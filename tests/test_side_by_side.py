@@ -59,6 +59,15 @@ def test_without_stratified_other_seeds_have_no_best():
     assert re.search(r"<tr class=best><td>aioli-pooled</td>", "".join(report([problem])[2]))
 
 
+def test_stratified_is_no_measure_for_seeds_it_does_not_have():
+    """As in `aioli ui` when a comparison has begun: its first run has ended, others with another seed have too."""
+    [problem] = sort([seen("static", 1, 5.0, EVEN), seen("aioli", 0, 3.0), seen("aioli-pooled", 0, 3.5)])
+    assert [score.method for score in scored(problem)] == ["aioli", "aioli-pooled", "stratified"]
+    text = "".join(report([problem])[2])
+    assert "class=best" not in text
+    assert "Ordered by" not in text
+
+
 def test_curves_share_a_seed_and_the_axis_ends_with_the_run():
     path = [(10, 5.0), (90, 4.0)]
     runs = [seen("static", 0, 4.0, EVEN, path), seen("static", 1, 4.0, EVEN, path), seen("aioli", 1, 4.0, looks=path)]
@@ -67,6 +76,12 @@ def test_curves_share_a_seed_and_the_axis_ends_with_the_run():
     text = "".join(report([problem])[2])
     assert "all with seed 0" in text
     assert text.partition("How the loss fell")[2].partition("What it cost")[0].count("<polyline") == 3
+    more = [seen("aioli-fork", 7, 4.0, looks=path, settings={"eta": eta}) for eta in range(5)]
+    proxies = [seen("doge proxy", 1, 4.0, looks=path, settings={"eta": eta}) for eta in range(5)]
+    [problem] = sort([*runs, *more, *proxies])
+    text = "".join(report([problem])[2])
+    assert "all with seed 0" in text  # one that stratified has
+    assert "Without a run of that seed: aioli-fork (eta=0), aioli-fork (eta=1)" in text
     chart = lines([Series("x", [10, 90], [5, 4], "#000")], "step", "loss", 100)
     assert re.search(r">100</text>", chart)
 
@@ -76,6 +91,11 @@ def test_what_extra_runs_have_found_is_no_setting():
     runs = [seen("skill-it", seed, 4.0, settings={"estimator": {"graph": [[seed, 1]]}}) for seed in range(3)]
     [problem] = sort(runs)
     assert list(problem.labels()) == ["skill-it"]
+    known = [
+        seen("skill-it", seed, 4.0, settings={"estimator": {"graph": [[k, 1]]}}) for k in (3, 4) for seed in (0, 1)
+    ]
+    [problem] = sort(known)  # somebody has given two graphs
+    assert sorted(len(some) for some in problem.labels().values()) == [2, 2]
     runs = [seen("skill-it", 0, 4.0, settings={"solver": {"eta": eta}}) for eta in (0.1, 0.2)]
     [problem] = sort(runs)
     assert list(problem.labels()) == ["skill-it (eta=0.1)", "skill-it (eta=0.2)"]
@@ -92,6 +112,9 @@ def test_a_law_is_not_learnt_from_one_mixture_many_times():
     rng = np.random.default_rng(0)
     near = [(np.array(EVEN) + 1e-4 * rng.normal(size=3)).tolist() for _ in range(9)]
     [problem] = sort([seen("static", k, 4.0 + 0.01 * k, p) for k, p in enumerate(near)])
+    assert law(problem) == []
+    border = [[0.125 + d, 0.125 - d, 0.75] for d in (1e-4 * rng.normal(size=14)).tolist()]
+    [problem] = sort([seen("static", k, 4.0 + 0.01 * k, p) for k, p in enumerate(border)])
     assert law(problem) == []
     noise = [rng.dirichlet(np.ones(3)).tolist() for _ in range(12)]
     [problem] = sort([seen("static", k, 4.0 + rng.normal(), p) for k, p in enumerate(noise)])

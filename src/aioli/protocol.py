@@ -40,15 +40,16 @@ KINDS: dict[str, str] = {
 def as_numbers(value: Any, name: str) -> Array:
     """A copy as a float64 array (training loops reuse their buffers); anything else is refused by name."""
     try:
-        plain = [_here(v) for v in value] if isinstance(value, (list, tuple)) else _here(value)
-        return np.array(plain, dtype=np.float64)
+        return np.array(_here(value), dtype=np.float64)
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"{name}={value!r} must be numbers: {KINDS.get(name, 'one per group')}") from None
 
 
 def _here(value: Any) -> Any:
     """A tensor, of whatever precision, on whatever device, with or without a gradient, as numpy can read it."""
-    return value.detach().double().cpu().numpy() if hasattr(value, "detach") and hasattr(value, "numpy") else value
+    if isinstance(value, (list, tuple)):
+        return [_here(each) for each in value]
+    return value.detach().cpu().double().numpy() if hasattr(value, "detach") and hasattr(value, "numpy") else value
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -399,8 +400,11 @@ class Cursor:
         """Go on from a `state_dict`, also in the middle of a segment."""
         if not isinstance(state, dict) or not {"policy", "steps", "tokens", "sums", "seen"} <= state.keys():
             raise ValueError("this is not the state of a cursor; load what cursor.state_dict() returned")
+        last = self._last if state.get("last") is None else Segment(as_numbers(state["last"], "last"), 0)
         self.policy.load_state_dict(state["policy"])
         segment, steps = self.policy.ask(), state["steps"]
+        if segment is not None and last is not None and last.proportions.size != segment.proportions.size:
+            last = None
         most = 0 if segment is None else max(0, segment.steps - 1)
         if isinstance(steps, bool) or not isinstance(steps, int) or not 0 <= steps <= most:
             raise ValueError(
@@ -408,8 +412,7 @@ class Cursor:
             )
         if not isinstance(state["sums"], dict) or not isinstance(state["seen"], dict):
             raise ValueError("this is not the state of a cursor: its sums are not by kind")
-        last = state.get("last")
-        self._last = None if last is None else Segment(as_numbers(last, "last"), 0)
+        self._last = last
         self._steps = steps
         self._tokens = None if state["tokens"] is None else np.asarray(state["tokens"], dtype=np.float64)
         self._sums = {k: np.asarray(v, dtype=np.float64) for k, v in state["sums"].items()}
@@ -420,7 +423,7 @@ class Cursor:
 def _check_arguments(kind: str, measure: Measure) -> None:
     """Before a run begins, not when its first segment is over."""
     try:
-        signature = inspect.signature(measure)
+        signature = inspect.signature(measure, follow_wrapped=False)
     except (TypeError, ValueError):  # some that are not written in Python have none
         return
     try:

@@ -35,7 +35,13 @@ def mean_A(journal: Path, last: int | None = None) -> Array:
             found.append((report["round"], report["A"]))
     if not found:
         raise ValueError(f"{journal} reports no A; its method has none, or the run was too short for a round")
-    return np.asarray(np.mean([np.array(A, dtype=np.float64) for _, A in found[-last if last else 0 :]], axis=0))
+    return np.asarray(np.mean([_filled(A) for _, A in found[-last if last else 0 :]], axis=0))
+
+
+def _filled(A: Any) -> Array:
+    """A group that was not tried out, because it trails, is as good as the worst that was."""
+    known = np.array(A, dtype=np.float64)
+    return np.where(np.isnan(known), np.nanmin(known, axis=1, keepdims=True), known)
 
 
 def _until(rules: Online, problem: Problem, share: float, first: int = 0) -> tuple[Online, int]:

@@ -101,11 +101,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.keys += rest
         return options
     if rest and (not hasattr(options, "settings") or dashed):
-        hint = nearest(next(word for word in rest if word.startswith("-")), options.known) if dashed else ""
+        hint = _hint(next(word for word in rest if word.startswith("-")), options) if dashed else ""
         top.error(f"unrecognized arguments: {' '.join(rest)}{hint}; see aioli {options.command} --help")
     if rest:
         options.settings += rest
     return options
+
+
+def _hint(word: str, options: argparse.Namespace) -> str:
+    name = word.partition("=")[0]
+    return f" ({name} goes after {options.command})" if name in options.known else nearest(name, options.known)
 
 
 class Terminated(BaseException):

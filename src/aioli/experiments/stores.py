@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,8 +55,10 @@ def patterns(data: Sequence[str]) -> list[str]:
 
 def check(data: Sequence[str]) -> None:
     """That there is something, without preparing it."""
+    if len(data) == 1 and (Path(data[0]) / MANIFEST).is_file():
+        return
     for each, pattern in zip(data, patterns(data), strict=True):
-        if not (Path(each) / MANIFEST).is_file() and not _matching(pattern):
+        if not Path(pattern).is_file() and not any(map(os.path.isfile, glob.glob(pattern, recursive=True))):
             what = "files, a folder of *.jsonl files, or a token store"
             raise ValueError(f"--data {each}: no file is there; give {what}")
 

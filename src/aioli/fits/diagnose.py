@@ -131,7 +131,7 @@ def diagnose(law: Any, runs: Runs, held_out_r2: Array, predicted: Array) -> list
 
 def moves(values: Array) -> bool:
     """Whether values differ by more than rounding."""
-    return bool(np.ptp(values) > 1e-9 * np.abs(values).max())
+    return values.size > 0 and bool(np.ptp(values) > 1e-9 * np.abs(values).max())
 
 
 def _edges(

@@ -132,7 +132,7 @@ def solve(
         return Solution(fit, wish, best, compared, notes=tuple(notes))
     shares = spread.shares(best.proportions, wish)
     span = spread.around(best.value, spread.errors[:, 0])
-    notes += [*_below(measured, span), *_far(fit.runs, best.proportions, shares)]
+    notes += [*_below(fit.runs, wish, measured, span), *_far(fit.runs, best.proportions, shares)]
     return Solution(
         fit,
         wish,
@@ -157,7 +157,7 @@ def _compared(
         loss = float(_value(fit.law, p[None], wish)[0])
         worse = loss - best.value
         span = None if spread is None else spread.around(worse, spread.errors[:, k] - spread.errors[:, 0])
-        within = bool((p >= wish.low - 1e-9).all() and (p <= wish.high + 1e-9).all())
+        within = bool(_within(p, wish))
         found[name] = Compared(p, loss, worse, span, within)
     return found
 
@@ -248,13 +248,19 @@ def _best_run(runs: Runs, measured: Array) -> dict[str, Array]:
     return {BEST_RUN: runs.P[int(np.nanargmin(measured))]} if np.isfinite(measured).any() else {}
 
 
-def _below(measured: Array, span: tuple[float, float]) -> list[str]:
-    """Runs that did better than the law thinks possible."""
-    below = int((measured < span[0]).sum())
+def _within(p: Array, wish: Wish) -> Any:
+    """Which mixtures keep the bounds."""
+    return ((p >= wish.low - 1e-9) & (p <= wish.high + 1e-9)).all(-1)
+
+
+def _below(runs: Runs, wish: Wish, measured: Array, span: tuple[float, float]) -> list[str]:
+    """Runs within the bounds that did better than the law thinks possible there."""
+    known = measured[_within(runs.P, wish) & np.isfinite(measured)]
+    below = int((known < span[0]).sum())
     if not below:
         return []
     return [
-        f"{below} of {len(measured)} runs measured less than that interval (the least {np.nanmin(measured):.4f}): the "
+        f"{below} of {len(known)} runs measured less than that interval (the least {known.min():.4f}): the "
         "law does not follow the best runs, or they were lucky; compare laws (aioli fit --law auto), and run both"
     ]
 
@@ -281,11 +287,12 @@ def _doubts(fit: Fit, wish: Wish, best: Optimum, freedom: float | None) -> list[
         for group, share, top in zip(fit.runs.groups, best.proportions, fit.runs.P.max(0), strict=True)
         if share > _reach(top)
     ]
-    if isinstance(fit.law, LinearStatic) or (len(used) == 1 and isinstance(fit.law, LogLinearStatic)):
+    straight = isinstance(fit.law, LinearStatic) or (len(used) == 1 and isinstance(fit.law, LogLinearStatic))
+    if straight and freedom is not None:
         what = "a linear law" if isinstance(fit.law, LinearStatic) else "a log-linear law of a single target"
         found.append(
-            f"{what} is best at a corner whatever the runs are, so narrow intervals of shares mean little; "
-            "aioli fit --law transfer:terms=4 or trees can be best within, --max and --tried keep away from corners"
+            f"{what} is best at a corner of what is allowed, whatever the runs are, so narrow intervals of shares mean "
+            "little; aioli fit --law transfer:terms=4 or trees can be best within, --max and --tried allow less"
         )
     if best.gap is None:
         found.append("trees have no certificate: this is the best of many tried")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from aioli.fits import Runs, fit_runs
@@ -12,15 +14,15 @@ from aioli.report.seen import Problem
 from aioli.report.svg import colour
 from aioli.simplex import Array
 
-APART = 2
-"""Digits in which mixtures must differ to count as two: a law is not learnt from many runs of one mixture."""
+APART = 0.01
+"""By how much some share must differ for two mixtures: a law is not learnt from many runs of one mixture."""
 
 
 def law(problem: Problem) -> list[str]:
     """What the runs with fixed mixtures say about all mixtures; nothing if they are too few."""
     runs = [(run.mixture, run.losses()) for run in problem.runs]
     known = [(p, losses) for p, losses in runs if p is not None and losses is not None]
-    if len({tuple(np.round(p, APART)) for p, _ in known}) < len(problem.groups) + 2:
+    if _distinct([p for p, _ in known]) < len(problem.groups) + 2:
         return []
     P = np.array([p for p, _ in known])
     L = np.array([[losses[t] for t in problem.targets] for _, losses in known])
@@ -42,6 +44,15 @@ def law(problem: Problem) -> list[str]:
     elif len(problem.groups) == 3:
         parts.append(_triangle(problem, fit, weights))
     return [*parts, _predicted(problem, fit)]
+
+
+def _distinct(mixtures: Sequence[Sequence[float]]) -> int:
+    """How many there are, those that are near each other counted once."""
+    found: list[Array] = []
+    for p in map(np.array, mixtures):
+        if all(np.abs(p - other).max() >= APART for other in found):
+            found.append(p)
+    return len(found)
 
 
 def _curves(problem: Problem, fit: Fit, weights: Array) -> str:

@@ -44,9 +44,9 @@ details { margin: .6rem 0; } summary { cursor: pointer; font-weight: 600; } deta
 .slider { display: flex; gap: .8rem; align-items: center; margin: .4rem 0; }
 .slider input { flex: 1; max-width: 24rem; }
 html:not(.live) .slider { display: none; }
-@media screen and (max-width: 600px) {
+@media screen and (max-width: 540px) {
   figure { overflow-x: auto; } figure svg { min-width: calc(var(--units, 640) * .75px); }
-  figure svg ~ figcaption::before { content: "Swipe sideways to see all of it. "; }
+  figure:has(svg.broad) figcaption::before { content: "Swipe sideways to see all of it. "; }
 }
 @media print {
   :root { --ink: #000; --soft: #444; --line: #bbb; --paper: #fff; --card: #fff; }

@@ -107,14 +107,22 @@ def scored(problem: Problem) -> list[Score]:
                 rows.setdefault(label, {})[run.seed] = row
     base = {seed: row for seed, row in rows.get(BASE, {}).items() if isinstance(row, Row)}
     found = [score_of(label, by_seed, base) for label, by_seed in rows.items()]
-    return sorted(found, key=_rank)
+    return _ordered(found)
 
 
-def _rank(score: Score) -> tuple[bool, float]:
-    if score.method == BASE:
-        return False, 0.0
-    alone = score.difference is None
-    return alone, (score.perplexity or math.inf) if score.difference is None else score.difference
+def _paired(scores: Sequence[Score]) -> bool:
+    """Whether any has stratified beside it."""
+    return any(s.difference is not None for s in scores if s.method != BASE)
+
+
+def _ordered(scores: Sequence[Score]) -> list[Score]:
+    def rank(score: Score) -> tuple[bool, float]:
+        if score.difference is None or not paired:
+            return paired, math.inf if score.perplexity is None else score.perplexity
+        return False, score.difference
+
+    paired = _paired(scores)
+    return sorted(scores, key=rank)
 
 
 def _judged(run: Seen, told: Mapping[str, float]) -> Row | None:
@@ -143,7 +151,7 @@ def _comparison(problem: Problem, scores: Sequence[Score]) -> list[str]:
     fixed = {run.label for run in problem.runs if run.mixture is not None} - {BASE}
     kept = [s for s in scores if s.method not in fixed]
     statics = [s for s in scores if s.method in fixed]
-    kept = sorted([*kept, *statics[:STATICS]], key=_rank)
+    kept = _ordered([*kept, *statics[:STATICS]])
     header = ["run", "seeds", "perplexity", "vs stratified", "95% interval", "mean loss", "probing"]
     rows = [
         [
@@ -164,15 +172,17 @@ def _comparison(problem: Problem, scores: Sequence[Score]) -> list[str]:
         f"{split.capitalize()} perplexity and loss, means over targets{counts}. Methods that end with a fixed mixture "
         "stand under that mixture."
     )
-    fair = kept[0].difference is not None or len({tuple(sorted(row.seed for row in s.rows)) for s in kept}) == 1
+    fair = _paired(kept) or len({tuple(sorted(row.seed for row in s.rows)) for s in kept}) == 1
     if not fair:
         words += " Not all have the same seeds, nor stratified beside them: their order may be that of the seeds."
-    elif any(s.difference is not None for s in kept):
-        words += " Ordered by the difference from stratified with the same seeds."
+    elif _paired(kept):
+        words += " Ordered by the difference from stratified with the same seeds; those without it come last."
     best = 0 if fair else None
     parts = [pages.heading("Side by side"), pages.wide(pages.table(header, rows, best)), pages.paragraph(words, "note")]
     if len(statics) > STATICS:
-        parts.append(pages.paragraph(f"Of {len(statics)} fixed mixtures the best {STATICS} are shown.", "note"))
+        parts.append(
+            pages.paragraph(f"Of {len(statics)} fixed mixtures the first {STATICS} in this order are shown.", "note")
+        )
     if chart := whiskers(kept):
         words = (
             "Difference in perplexity from stratified: mean over paired seeds with a 95% interval where there are "
@@ -186,8 +196,11 @@ def _together(problem: Problem, points: int) -> list[str]:
     """Mean validation loss over targets, one curve for each method, of the seed that most of them have: other seeds
     look at other validation data."""
     moving = [run for run in problem.runs if not run.label.startswith("static ") and run.trace.looks.steps]
-    seeds = Counter(run.seed for run in moving)
+    moving = [run for run in moving if not run.kind.endswith("proxy")]
+    known = {run.seed for run in moving if run.label == BASE} or {run.seed for run in moving}
+    seeds = Counter(run.seed for run in moving if run.seed in known)
     seed = min(seeds, key=lambda each: (-seeds[each], each), default=0)
+    others = sorted({run.label for run in moving} - {run.label for run in moving if run.seed == seed})
     series: list[Series] = []
     for run in moving:
         if run.seed == seed:
@@ -197,6 +210,7 @@ def _together(problem: Problem, points: int) -> list[str]:
     if len(series) < 2:
         return []
     words = f"Mean validation loss on the way, all with seed {seed}; click a name to hide or show it."
+    words += f" Without a run of that seed: {', '.join(others)}." if others else ""
     chart = lines(series[:10], "step", "validation loss", problem.steps)
     return [pages.heading("How the loss fell"), pages.figure(chart, words)]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from aioli.config import content_hash
 from aioli.files import check_text, read_json, read_text
 from aioli.recipe import parse
 from aioli.report.trace import Trace
@@ -14,8 +15,8 @@ from aioli.runs.store import JOB, MARK, RUN, RunStore, sound_about
 from aioli.train.layout import JOURNAL, RECIPE
 from aioli.train.records import flat
 
-LEARNED = ("graph",)
-"""Settings that extra runs have found, others for each seed."""
+LEARNED = "graph"
+"""A setting that extra runs have found, another for each seed, unless it is known."""
 UNSAID = (None, "None")
 """Settings that are left to a method need not be named."""
 
@@ -143,7 +144,7 @@ def find(arguments: Sequence[str], store: str | None = None) -> list[tuple[str, 
                 raise ValueError(f"{text} holds no runs: neither it nor a folder in it has a {JOURNAL}")
             found |= {each: each.name for each in inside}
             for each in stores:
-                found |= _stored(each)
+                found |= {folder: key for folder, key in _inside(each).items() if key not in found.values()}
         elif store is not None and Path(store).is_dir():
             found |= _by_key(store, text)
         else:
@@ -158,6 +159,14 @@ def _stored(path: Path) -> dict[Path, str]:
     runs = RunStore(path, make=False)
     folders = {key: runs.run_folder(key) for key in list(runs.keys())}
     return {folder: key[:10] for key, folder in folders.items() if (folder / JOURNAL).is_file()}
+
+
+def _inside(path: Path) -> dict[Path, str]:
+    """Runs of a store beside others; one that cannot be opened stands for itself, and is told about later."""
+    try:
+        return _stored(path)
+    except (OSError, ValueError):
+        return {path: path.name}
 
 
 def _by_key(store: str, text: str) -> dict[Path, str]:
@@ -244,16 +253,29 @@ def _label(runs: Sequence[Seen]) -> None:
             by_kind.setdefault(run.kind, []).append(run)
     for kind, some in by_kind.items():
         settings = [flat({k: v for k, v in _told(run).items() if v is not None}) for run in some]
-        keys = sorted({key for each in settings for key in each if key.rpartition(".")[2] not in LEARNED})
-        differ = [key for key in keys if len({str(each.get(key)) for each in settings}) > 1]
+        differ = _differing(some, settings)
         for run, each in zip(some, settings, strict=True):
-            words = ", ".join(f"{key.rpartition('.')[2]}={each[key]}" for key in differ if each.get(key) not in UNSAID)
+            words = ", ".join(_setting(key, each[key]) for key in differ if each.get(key) not in UNSAID)
             run.label = f"{kind} ({words})" if words else kind
     taken: set[tuple[str, int]] = set()
     for run in runs:  # what cannot be told apart otherwise is told apart by name
         if (run.label, run.seed) in taken:
             run.label = f"{run.label} [{run.name}]"
         taken.add((run.label, run.seed))
+
+
+def _differing(runs: Sequence[Seen], settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The settings in which runs of a method differ; what they have learned is none of them, if each seed has one."""
+    keys = sorted({key for each in settings for key in each})
+    differ = [key for key in keys if len({str(each.get(key)) for each in settings}) > 1]
+    rest = [key for key in differ if key.rpartition(".")[2] != LEARNED]
+    told = [(run.seed, *(str(each.get(key)) for key in rest)) for run, each in zip(runs, settings, strict=True)]
+    return rest if len(set(told)) == len(told) else differ
+
+
+def _setting(key: str, value: Any) -> str:
+    name = key.rpartition(".")[2]
+    return f"{name}={content_hash(value)[:6] if name == LEARNED else value}"
 
 
 def _told(run: Seen) -> dict[str, Any]:

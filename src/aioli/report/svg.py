@@ -9,7 +9,8 @@ from html import escape
 
 COLOURS = ("#2a86c1", "#e08a00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a6d3b", "#7d5ba6", "#7a7a7a", "#b5a400")
 """Told apart with any colour vision (after Okabe and Ito), and on light and dark paper."""
-WIDTH, HEIGHT = 640, 300
+WIDTH, HEIGHT, BROAD = 640, 300, 400
+"""Of charts, and the width beyond which they do not fit on a phone."""
 LEFT, RIGHT, TOP, BOTTOM = 52, 118, 14, 36
 """Room for the numbers of the axes, and on the right for the names."""
 
@@ -151,4 +152,5 @@ class _Frame:
 def svg(body: str, title: str, width: float = WIDTH, height: float = HEIGHT) -> str:
     """A picture of so many units, with words for those who do not see it."""
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" style="max-width: {1.1 * width:.0f}px; --units: {width:.0f}"'
-    return f'<svg {size} role="img" aria-label="{escape(title)}">{body}</svg>'
+    broad = ' class="broad"' if width > BROAD else ""
+    return f'<svg{broad} {size} role="img" aria-label="{escape(title)}">{body}</svg>'
