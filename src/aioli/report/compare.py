@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aioli.report import page as pages
 from aioli.report.markdown import safe, table
-from aioli.report.svg import COLOURS, ticks
+from aioli.report.svg import COLOURS, svg, ticks
 from aioli.runs.comparison import BASE, Comparison, Score
 
 HEADER = (
@@ -180,4 +180,4 @@ def whiskers(scores: Sequence[Score]) -> str:
             body.append(f'<line x1="{a:.1f}" y1="{y}" x2="{b:.1f}" y2="{y}" stroke="{ink}" stroke-width="2"/>')
         body += [f'<circle cx="{x(d):.1f}" cy="{y + 6}" r="2" fill="none" stroke="{ink}"/>' for d in dots]
         body.append(f'<circle cx="{x(s.difference or 0.0):.1f}" cy="{y}" r="4.5" fill="{ink}"/>')
-    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="differences">{"".join(body)}</svg>'
+    return svg("".join(body), "differences", width, height)
