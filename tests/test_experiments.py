@@ -427,7 +427,7 @@ def test_command(capsys, tmp_path, monkeypatch):
     assert main(["reproduce", "unrestricted", "--profile", "paper", "--dry-run"]) == 0
     assert "40,000" in capsys.readouterr().out
     assert main(["reproduce", "ood", "--data", "nowhere/*.jsonl", "--dry-run"]) == 2
-    assert "no file is there" in capsys.readouterr().err
+    assert "--data: no file matches" in capsys.readouterr().err
     words = ["all", "--settings", "arxiv/book/github -> stackexchange", "arxiv/stackexchange", "--dry-run"]
     assert main(["reproduce", *words]) == 0
     told = capsys.readouterr().out

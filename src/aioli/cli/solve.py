@@ -235,8 +235,7 @@ def _certainty(found: Solution) -> list[str]:
 def _simple(found: Solution) -> str:
     rows = []
     for name, each in found.compared.items():
-        name += "" if each.measured is None else f" (measured {each.measured:.4f})"
-        row = [name, f"{each.loss:.4f}", f"{each.worse:+.4f}"]
+        row = [each.titled(name), f"{each.loss:.4f}", f"{each.worse:+.4f}"]
         if each.interval is not None:
             row.append(f"{each.interval[0]:+.4f} to {each.interval[1]:+.4f}")
         row.append("yes" if each.within else "no")

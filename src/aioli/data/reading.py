@@ -74,14 +74,15 @@ def inputs(recipe: DataRecipe) -> list[Input]:
             source = source.model_copy(update={"group_field": "meta.redpajama_set_name"})
             names = [str(path) for path in local_corpus().values()]
         else:
-            names = [name for pattern in source.files for name in _matches(pattern, f"sources.{number}.files")]
+            names = [name for pattern in source.files for name in matches(pattern, f"sources.{number}.files")]
         for name in dict.fromkeys(names):
             stat = os.stat(name)
             found.append(Input(source, name, stat.st_size, stat.st_mtime_ns, Path(name), number))
     return found
 
 
-def _matches(pattern: str, where: str) -> list[str]:
+def matches(pattern: str, where: str) -> list[str]:
+    """The files that a pattern, a folder or a name stands for; refused if there are none."""
     pattern = os.path.expanduser(pattern)
     if os.path.isdir(pattern):
         pattern = os.path.join(glob.escape(pattern), "**", "*")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import glob
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from aioli.config import content_hash
 from aioli.data.preparing import prepare
+from aioli.data.reading import matches
 from aioli.data.recipe import find
 from aioli.data.store import MANIFEST, TokenStore, write_store
 
@@ -44,7 +43,8 @@ def _prepared(
 ) -> TokenStore:
     recipe, files = find(name), patterns(data)
     recipe = {**recipe, **(settings or {}), "sources": [{**recipe["sources"][0], "files": files}]}
-    seen = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for each in files for file in _matching(each)]
+    stats = [(file, Path(file).stat()) for each in files for file in matches(each, "--data")]
+    seen = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
     return prepare(recipe, place / f"{name}-{content_hash([files, settings, seen])[:8]}", progress=progress)
 
 
@@ -57,14 +57,8 @@ def check(data: Sequence[str]) -> None:
     """That there is something, without preparing it."""
     if len(data) == 1 and (Path(data[0]) / MANIFEST).is_file():
         return
-    for each, pattern in zip(data, patterns(data), strict=True):
-        if not Path(pattern).is_file() and not any(map(os.path.isfile, glob.glob(pattern, recursive=True))):
-            what = "files, a folder of *.jsonl files, or a token store"
-            raise ValueError(f"--data {each}: no file is there; give {what}")
-
-
-def _matching(pattern: str) -> list[Path]:
-    return sorted(Path(pattern).parent.glob(Path(pattern).name))
+    for pattern in patterns(data):
+        matches(pattern, "--data")
 
 
 def scarce(store: TokenStore, groups: Sequence[str], group: str, place: Path) -> TokenStore:

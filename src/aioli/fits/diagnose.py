@@ -129,6 +129,11 @@ def diagnose(law: Any, runs: Runs, held_out_r2: Array, predicted: Array) -> list
     return found
 
 
+def teaches(L: Array) -> bool:
+    """Whether any column of losses differs between runs."""
+    return any(moves(column[np.isfinite(column)]) for column in L.T)
+
+
 def moves(values: Array) -> bool:
     """Whether values differ by more than rounding."""
     return values.size > 0 and bool(np.ptp(values) > 1e-9 * np.abs(values).max())

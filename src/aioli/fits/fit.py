@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from aioli.files import explained, read_text, sealed, unsealed, write_text
-from aioli.fits.diagnose import Trouble, diagnose, moves
+from aioli.fits.diagnose import Trouble, diagnose, teaches
 from aioli.fits.named import create_law, law_from_json, law_to_json, name_of
 from aioli.fits.scoring import Choice, Scores, choose, held_out, measure, split
 from aioli.fits.table import Runs
@@ -163,7 +163,7 @@ def fit_runs(
     fold, how = split(runs.P, folds, seed)
     choices: list[Choice] = []
     notes = list(runs.notes)
-    if not any(moves(column[np.isfinite(column)]) for column in runs.L.T):
+    if not teaches(runs.L):
         notes.append("all runs have the same losses: there is nothing to learn from them; are these the right columns?")
     if law == "auto":
         law, choices, predicted, told = choose(runs, fold, how, step, ridge)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from aioli.fits.diagnose import moves
+from aioli.fits.diagnose import teaches
 from aioli.fits.fit import Fit
 from aioli.fits.resampling import default_count, freedom_left, resampled
 from aioli.fits.table import Runs
@@ -42,6 +42,10 @@ class Compared:
     """Whether it keeps the bounds."""
     measured: float | None = None
     """What a run of it measured, where there is one."""
+
+    def titled(self, name: str) -> str:
+        """Its name in a table, with what was measured."""
+        return name if self.measured is None else f"{name} (measured {self.measured:.4f})"
 
     def to_json(self, groups: tuple[str, ...]) -> dict[str, Any]:
         """As plain JSON."""
@@ -269,8 +273,7 @@ def _doubts(fit: Fit, wish: Wish, best: Optimum, freedom: float | None) -> list[
     """What speaks against the answer, or for taking it with care."""
     used = {t for t, w in zip(fit.runs.targets, wish.target_weights, strict=True) if w > 0}
     found = []
-    columns = [fit.runs.L[:, i] for i, target in enumerate(fit.runs.targets) if target in used]
-    if not any(moves(column[np.isfinite(column)]) for column in columns):
+    if not teaches(fit.runs.L[:, wish.target_weights > 0]):
         found.append("all runs have the same losses, so any mixture is as good as this one")
     if freedom is not None and freedom < 1:
         found.append("the law has as many parameters as there are runs, so nothing says how sure it is; add runs")

@@ -140,7 +140,7 @@ def _instead(found: Solution) -> tuple[list[str], list[list[str]]]:
     header = ["mixture", "predicted loss", "difference", "95% interval", "allowed"]
     rows = [
         [
-            name if each.measured is None else f"{name} (measured {each.measured:.4f})",
+            each.titled(name),
             f"{each.loss:.4f}",
             f"{each.worse:+.4f}",
             "" if each.interval is None else f"{each.interval[0]:+.4f} to {each.interval[1]:+.4f}",

@@ -103,7 +103,7 @@ def scored(problem: Problem) -> list[Score]:
     for label, some in problem.labels().items():
         for run in some:
             row = _judged(run, problem.weights)
-            if row is not None and not run.kind.endswith("proxy"):
+            if row is not None and not run.proxy:
                 rows.setdefault(label, {})[run.seed] = row
     base = {seed: row for seed, row in rows.get(BASE, {}).items() if isinstance(row, Row)}
     found = [score_of(label, by_seed, base) for label, by_seed in rows.items()]
@@ -195,8 +195,8 @@ def _comparison(problem: Problem, scores: Sequence[Score]) -> list[str]:
 def _together(problem: Problem, points: int) -> list[str]:
     """Mean validation loss over targets, one curve for each method, of the seed that most of them have: other seeds
     look at other validation data."""
-    moving = [run for run in problem.runs if not run.label.startswith("static ") and run.trace.looks.steps]
-    moving = [run for run in moving if not run.kind.endswith("proxy")]
+    moving = [run for run in problem.runs if not run.label.startswith("static ") and not run.proxy]
+    moving = [run for run in moving if run.trace.looks.steps]
     known = {run.seed for run in moving if run.label == BASE} or {run.seed for run in moving}
     seeds = Counter(run.seed for run in moving if run.seed in known)
     seed = min(seeds, key=lambda each: (-seeds[each], each), default=0)
@@ -239,8 +239,7 @@ def _one(run: Seen, points: int) -> list[str]:
     if steps:
         words = "Share of each group over time, sweeps left out. Click a name to hide or show it."
         parts.append(pages.figure(areas(*_largest(groups, steps, shares), "step"), words))
-    # looks of the journal and of the method see other data: of both one curve would jump
-    steps, values = _thin(trace.looks if len(trace.looks.steps) > 1 else trace.val_loss, points)
+    steps, values = _thin(trace.way, points)
     if len(steps) > 1:
         begin = next((k for k, step in enumerate(steps) if step >= 0.02 * run.about["steps"]), 0)
         series = [

@@ -58,6 +58,11 @@ class Seen:
         return int(self.about.get("seed", 0))
 
     @property
+    def proxy(self) -> bool:
+        """Whether it was trained on behalf of another run."""
+        return self.kind.endswith("proxy")
+
+    @property
     def mixture(self) -> list[float] | None:
         """The fixed mixture it was trained on; None: it changes, or the run goes on from another."""
         method = self.recipe.get("method")
@@ -107,7 +112,7 @@ class Problem:
     @property
     def moving(self) -> int:
         """How many runs are of methods that change the mixture, and not on behalf of another run."""
-        return sum(run.mixture is None and not run.kind.endswith("proxy") for run in self.runs)
+        return sum(run.mixture is None and not run.proxy for run in self.runs)
 
     @property
     def title(self) -> str:

@@ -122,7 +122,7 @@ def mixture_rows(trace: Trace, now: Sequence[float] | None, most: int = 16) -> l
 
 def loss_rows(trace: Trace, most: int = 16) -> list[list[str]]:
     """Each target: its validation loss when first seen and now, and on the way."""
-    curve, rows = trace.val_loss, []
+    curve, rows = trace.way, []
     for i, target in enumerate(trace.about["targets"][:most]):
         if curve.values:
             way = spark(path(curve, i, trace.about["steps"]))

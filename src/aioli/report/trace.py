@@ -80,6 +80,12 @@ class Trace:
     _last: bytes = b""
     _found: Any = None
 
+    @property
+    def way(self) -> Curve:
+        """The validation loss on the way. Looks of the journal and of the method see other data: a curve of both would
+        jump, so it is of the first alone as soon as there are some."""
+        return self.looks if len(self.looks.steps) > 1 else self.val_loss
+
     def read(self) -> Trace:
         """Take in what has been written since; a journal that was cut back by a resumed run is read anew."""
         file = self.path / JOURNAL
