@@ -12,10 +12,11 @@ from test_engine import store as store
 
 import aioli
 from aioli.cli.train import Live
+from aioli.cursor import Cursor
 from aioli.data import Indices, MixtureSampler
 from aioli.files import read_json
 from aioli.policies import fork_steps
-from aioli.protocol import Cursor, Segment, drive
+from aioli.protocol import Segment, drive
 from aioli.report.text import running
 from aioli.simplex import uniform
 from aioli.simulate import Noise, PowerLawWorld

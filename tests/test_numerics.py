@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import aioli
+from aioli.cursor import Cursor
 from aioli.fits.scoring import measure
 from aioli.lmo import Direct, LinearStatic, LogLinearStatic, TransferPowerLaw
 from aioli.methods import conduct, names
-from aioli.protocol import KINDS, Cursor, Observation, drive
+from aioli.protocol import KINDS, Observation, drive
 from aioli.registry import create
 from aioli.runs.spec import Problem, Result
 

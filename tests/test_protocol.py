@@ -8,10 +8,11 @@ import sys
 import numpy as np
 import pytest
 
+from aioli.cursor import Cursor
 from aioli.lmo import EGD, ExcessLoss, InterleavedSweep, Task
 from aioli.methods import create
 from aioli.policies import Bandit, Online, RulePolicy, Static
-from aioli.protocol import Cursor, Observation, Policy, Segment, as_numbers, drive
+from aioli.protocol import Observation, Policy, Segment, as_numbers, drive
 from aioli.simulate import LinearWorld, PowerLawWorld
 
 

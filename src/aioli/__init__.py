@@ -10,10 +10,11 @@ One framework, Linear Mixing Optimization (LMO), expresses every method as three
 """
 
 from aioli import lmo, simplex
+from aioli.cursor import Cursor
 from aioli.lmo.task import Task
 from aioli.methods import conduct, create, names
 from aioli.policies import RulePolicy, build
-from aioli.protocol import Cursor, Observation, Policy, Segment, Trainer, drive
+from aioli.protocol import Observation, Policy, Segment, Trainer, drive
 from aioli.runs.spec import Problem, Result, Run
 
 __version__ = "0.1.0"

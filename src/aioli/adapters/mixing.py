@@ -25,10 +25,11 @@ from aioli import __version__
 from aioli.adapters.looking import target_names
 from aioli.adapters.pytorch import MixtureDataset
 from aioli.config import to_plain
+from aioli.cursor import Cursor
 from aioli.data.sampler import Indices, MixtureSampler
 from aioli.data.store import TokenStore
 from aioli.policies import RulePolicy
-from aioli.protocol import Cursor, Observation, Segment
+from aioli.protocol import Observation, Segment
 from aioli.simplex import Array
 from aioli.train.journal import Journal
 from aioli.train.records import finite, probe_share, verdict

@@ -27,8 +27,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from aioli.adapters import lacking
+from aioli.cursor import Cursor
 from aioli.data.sampler import Batch, MixtureSampler
-from aioli.protocol import Cursor, Segment
+from aioli.protocol import Segment
 
 try:
     import torch
